@@ -1,0 +1,336 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/postgres"
+)
+
+// WriterConfig tunes a Writer. The zero value of each field means its default.
+type WriterConfig struct {
+	// Lanes is how many batches can be in flight at once; accounts are spread
+	// over them by hash. Default 1: on two cores more did not help.
+	Lanes int
+	// QueueMax bounds the operations that wait in one lane; more are refused
+	// with overloaded. Default 8192.
+	QueueMax int
+	// BatchMax and BatchBytesMax bound one batch. Defaults 1024 and 4 MiB.
+	BatchMax      int
+	BatchBytesMax int
+	// HeadsMax bounds the remembered heads of a lane. Default 100,000.
+	HeadsMax int
+	// Deadline is how long an operation is tried while the database does not
+	// answer. Default 5 s.
+	Deadline time.Duration
+	// AppendTimeout is how long one statement may take before its connection is
+	// given up and its outcome is read over another. Default 5 s.
+	AppendTimeout time.Duration
+	// ContendedFor is how long an account is written under a lock after another
+	// process was seen writing it. Default 5 s.
+	ContendedFor time.Duration
+	// Declines bounds recorded declines per account. Default 20/s, burst 100.
+	Declines DeclineLimit
+	// Promotion says what a new WAL timeline means.
+	Promotion Promotion
+	// Committed, when not nil, is told of every commit. It must not block.
+	Committed func([]Committed)
+	// Registry, when not nil, gets the writer's metrics.
+	Registry prometheus.Registerer
+	// Log defaults to slog.Default.
+	Log *slog.Logger
+	// Pause, when not nil, is called between the decision and the append of
+	// every batch. It exists for tests that stop a process there.
+	Pause func()
+}
+
+// Committed names the last link that a commit added to an account.
+type Committed struct {
+	AccountID AccountID
+	Seq       Seq
+}
+
+func (c WriterConfig) withDefaults() WriterConfig {
+	c.Lanes = cmp.Or(c.Lanes, 1)
+	c.QueueMax = cmp.Or(c.QueueMax, 8192)
+	c.BatchMax = cmp.Or(c.BatchMax, 1024)
+	c.BatchBytesMax = cmp.Or(c.BatchBytesMax, 4<<20)
+	c.HeadsMax = cmp.Or(c.HeadsMax, 100_000)
+	c.Deadline = cmp.Or(c.Deadline, 5*time.Second)
+	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
+	c.ContendedFor = cmp.Or(c.ContendedFor, 5*time.Second)
+	c.Declines.PerSecond = cmp.Or(c.Declines.PerSecond, 20)
+	c.Declines.Burst = cmp.Or(c.Declines.Burst, 100)
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c
+}
+
+// Writer adds links to chains, many operations a commit. It is safe for
+// concurrent use, and any number of writers in any number of processes may work
+// on one database: what they remember is only a guess that the database checks.
+type Writer struct {
+	cfg     WriterConfig
+	pool    *pgxpool.Pool
+	guard   *guard
+	metrics *metrics
+	lanes   []*lane
+	seed    maphash.Seed
+
+	stop    context.CancelFunc // ends the life check
+	running sync.WaitGroup
+}
+
+// lane owns the accounts of one part of the hash space: what is remembered of
+// them, and two runners with a queue each.
+type lane struct {
+	heads     *headCache
+	keys      *recentKeys
+	plain     *runner // optimistic: remembered heads, one INSERT
+	contended *runner // accounts that other processes write too: lock, look, INSERT
+}
+
+// lockTimeout keeps one blocked account from stalling its neighbours.
+const lockTimeout = 200 * time.Millisecond
+
+// idleInTransaction bounds how long a stopped process can hold the lock of a
+// contended account.
+const idleInTransaction = time.Second
+
+// recentKeySlots is how many keys of a lane are remembered, 8 bytes each.
+const recentKeySlots = 1 << 18
+
+// OpenWriter starts a writer with a small connection pool of its own, made from
+// pg with the session settings that the write path needs. It does not wait for
+// the database: while that is away, operations are refused as unavailable.
+func OpenWriter(pg postgres.Config, cfg WriterConfig) (*Writer, error) {
+	cfg = cfg.withDefaults()
+	w := &Writer{cfg: cfg, guard: &guard{promotion: cfg.Promotion}, seed: maphash.MakeSeed()}
+	pg.MaxConns = int32(2*cfg.Lanes + 2) // runners, the watch, a barrier
+	pg.LockTimeout = lockTimeout
+	pg.IdleInTransactionTimeout = idleInTransaction
+	pg.Settings = map[string]string{
+		// Every statement of the write path goes through an index, whatever
+		// statistics a young table has.
+		"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+		"plan_cache_mode": "force_generic_plan", "jit": "off",
+	}
+	pg.OnConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := w.guard.check(ctx, conn)
+		return err
+	}
+	pool, err := postgres.Open(pg)
+	if err != nil {
+		return nil, err
+	}
+	w.pool = pool
+	w.metrics = newMetrics(cfg.Registry, w.queued)
+	for range cfg.Lanes {
+		l := &lane{heads: newHeadCache(cfg.HeadsMax), keys: newRecentKeys(recentKeySlots)}
+		l.plain = newRunner(w, l, false)
+		l.contended = newRunner(w, l, true)
+		w.lanes = append(w.lanes, l)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop = cancel
+	w.running.Go(func() { w.watch(ctx) })
+	for _, l := range w.lanes {
+		w.running.Go(l.plain.run)
+		w.running.Go(l.contended.run)
+	}
+	return w, nil
+}
+
+// Apply adds the operation's link to its account's chain and returns once that
+// is durable. The error is always a *Refusal. Declines are receipts, because
+// they are links: see Receipt.Declined.
+//
+// When ctx ends early the operation is dropped if nothing was done for it yet;
+// otherwise the refusal says AppliedUnknown and the operation goes on.
+func (w *Writer) Apply(ctx context.Context, op *Operation) (*Receipt, error) {
+	if err := op.Validate(); err != nil {
+		return nil, &Refusal{Code: CodeInvalid, Detail: err.Error(), Applied: NotApplied}
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, &Refusal{Code: CodeInternal, Detail: "No transaction id could be made.", Applied: NotApplied, Err: err}
+	}
+	t := &task{
+		op: op, requestHash: op.requestHash(), transactionID: id,
+		deadline: time.Now().Add(w.cfg.Deadline), done: make(chan outcome, 1),
+	}
+	if d, ok := ctx.Deadline(); ok && d.Before(t.deadline) {
+		t.deadline = d
+	}
+	l := w.lane(t)
+	if !l.queueFor(t).offer(t) {
+		return nil, refuse(CodeOverloaded, "Too many operations are waiting. Repeat the request as it is.")
+	}
+	select {
+	case o := <-t.done:
+		return o.result()
+	case <-ctx.Done():
+	}
+	if t.taken.CompareAndSwap(taskQueued, taskAbandoned) {
+		r := refuse(CodeUnavailable, "The request ended before the operation's turn came. Repeat it as it is.")
+		r.Err = ctx.Err()
+		return nil, r
+	}
+	select {
+	case o := <-t.done:
+		return o.result()
+	default:
+		return nil, &Refusal{
+			Code: CodeUnavailable, Applied: AppliedUnknown, Err: ctx.Err(),
+			Detail: "The request ended while the operation was being committed. Repeat it as it is to learn the outcome.",
+		}
+	}
+}
+
+func (o outcome) result() (*Receipt, error) {
+	if o.refusal != nil {
+		return nil, o.refusal
+	}
+	return o.receipt, nil
+}
+
+// lane returns the lane of the task's account and completes its fingerprint.
+func (w *Writer) lane(t *task) *lane {
+	var h maphash.Hash
+	h.SetSeed(w.seed)
+	_, _ = h.WriteString(string(t.op.AccountID)) // never fails
+	l := w.lanes[h.Sum64()%uint64(len(w.lanes))]
+	_ = h.WriteByte(0)
+	_, _ = h.WriteString(t.op.Key)
+	t.fingerprint = h.Sum64() | 1 // 0 is an empty slot
+	return l
+}
+
+// queueFor routes a task. Settings always take the account's lock: they write
+// its row too.
+func (l *lane) queueFor(t *task) *queue {
+	if t.op.Kind == KindSettings || l.heads.contended(t.op.AccountID, time.Now()) {
+		return l.contended.queue
+	}
+	return l.plain.queue
+}
+
+func (w *Writer) queued() float64 {
+	n := 0
+	for _, l := range w.lanes {
+		n += l.plain.queue.length() + l.contended.queue.length()
+	}
+	return float64(n)
+}
+
+// Ready returns nil when the database answers and accepts writes, and otherwise
+// the *Refusal that a write would get.
+func (w *Writer) Ready(ctx context.Context) error {
+	st, err := w.checkLife(ctx)
+	if err != nil {
+		return &Refusal{Code: CodeUnavailable, Detail: "The database does not answer.", Applied: NotApplied, Err: err}
+	}
+	if st.refusal != nil {
+		return st.refusal
+	}
+	return nil
+}
+
+// checkLife judges the server over a connection of the pool.
+func (w *Writer) checkLife(ctx context.Context) (*guardState, error) {
+	conn, err := w.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	before := w.guard.current()
+	st, err := w.guard.check(ctx, conn.Conn())
+	if err != nil {
+		return nil, err
+	}
+	w.report(before, st)
+	if st.standby {
+		_ = conn.Conn().Close(ctx) // the next connection may find the primary
+	}
+	return st, nil
+}
+
+// barrier returns once everything that was visible when it was called is on the
+// synchronous standbys too. An answer that was found by reading must not be
+// given earlier: a failover could take it back.
+func (w *Writer) barrier(ctx context.Context) error {
+	_, err := w.pool.Exec(ctx, barrierStatement)
+	return err
+}
+
+func (w *Writer) report(before, st *guardState) {
+	w.metrics.incarnation.Set(float64(st.incarnation))
+	w.metrics.writable.Set(1)
+	if st.refusal != nil {
+		w.metrics.writable.Set(0)
+	}
+	if before != nil && before.life == st.life && before.incarnation == st.incarnation && (before.refusal == nil) == (st.refusal == nil) {
+		return
+	}
+	if st.refusal != nil {
+		w.cfg.Log.Error("writes are refused", "code", st.refusal.Code, "detail", st.refusal.Detail, "incarnation", st.incarnation)
+		return
+	}
+	w.cfg.Log.Info("database accepts writes", "incarnation", st.incarnation)
+}
+
+// watchInterval is how soon a process notices a bump of the incarnation.
+const watchInterval = time.Second
+
+// watch repeats the check while the writer runs, so that a process notices a
+// bump and a restored database without a write that fails.
+func (w *Writer) watch(ctx context.Context) {
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		checkCtx, cancel := context.WithTimeout(ctx, w.cfg.AppendTimeout)
+		_, err := w.checkLife(checkCtx)
+		cancel()
+		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+			w.cfg.Log.Debug("the database could not be checked", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Close lets no more operations in, finishes those inside and closes the pool.
+// When ctx ends first it returns its error; the operations inside then end with
+// their deadlines.
+func (w *Writer) Close(ctx context.Context) error {
+	for _, l := range w.lanes {
+		l.plain.queue.close()
+	}
+	w.stop()
+	done := make(chan struct{})
+	go func() {
+		w.running.Wait()
+		w.pool.Close()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
