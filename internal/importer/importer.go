@@ -40,8 +40,10 @@ type Config struct {
 	// account that is open with the same attributes stays as it is. Without a
 	// currency in it, the account gets the currency of its first row.
 	Open *client.Opening
-	// Begin is told how many rows the file has before the first one is sent.
-	Begin func(rows int64)
+	// Begin is called when the file is known to be well formed, with the number
+	// of its rows. Nothing is sent when it returns an error, which is taken for
+	// one of the service.
+	Begin func(ctx context.Context, rows int64) error
 	// Row is called after each row that has an answer, from many goroutines.
 	Row func()
 	// Report is given one line for each row that did not end as the file says,
@@ -95,11 +97,15 @@ func Run(ctx context.Context, file io.ReadSeeker, cfg Config) (Summary, error) {
 	}
 	im := &importer{cfg: cfg, schedule: newSchedule()}
 	im.sum.Rows = rows
-	if cfg.Begin != nil {
-		cfg.Begin(rows)
-	}
 	begin := time.Now()
-	err = im.run(ctx, file)
+	if cfg.Begin != nil {
+		if err = cfg.Begin(ctx, rows); err != nil {
+			err = &ServiceError{Err: err}
+		}
+	}
+	if err == nil {
+		err = im.run(ctx, file)
+	}
 	im.sum.Elapsed = time.Since(begin)
 	if err != nil && ctx.Err() != nil {
 		err = ErrInterrupted

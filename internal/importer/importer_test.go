@@ -300,6 +300,25 @@ func TestServiceGoneStopsTheImport(t *testing.T) {
 	}
 }
 
+func TestBeginCanStopTheImport(t *testing.T) {
+	b := newBank(t)
+	file, _ := history(rand.New(rand.NewPCG(7, 8)), 3, 1)
+	gone := errors.New("nobody there")
+	sum, err := Run(t.Context(), strings.NewReader(file), Config{
+		Client: b.client(t), Concurrency: 1, Open: inCZK,
+		Begin: func(_ context.Context, rows int64) error {
+			if rows != 3 {
+				t.Errorf("%d rows, want 3", rows)
+			}
+			return gone
+		},
+	})
+	var service *ServiceError
+	if !errors.As(err, &service) || !errors.Is(err, gone) || sum.Rows != 3 || len(b.accounts) != 0 {
+		t.Errorf("summary %+v, %v", sum, err)
+	}
+}
+
 func TestBadFileSendsNothing(t *testing.T) {
 	b := newBank(t)
 	file := "account_id,idempotency_key,direction,amount,effective_at\na,k1,credit,1,\na,k2,credit,0,\n"
