@@ -167,15 +167,29 @@ func (i *Instance) Snapshot(t testing.TB) *Snapshot {
 // it begins a new timeline.
 func (i *Instance) Restore(t testing.TB, s *Snapshot) {
 	t.Helper()
+	i.replace(t, s)
+	i.signalFile(t, "recovery.signal")
+	i.Set(t, "restore_command", "false") // there is no archive beyond the backup
+	i.Start(t)
+	i.awaitPrimary(t)
+}
+
+// RestoreFiles is Restore as a volume snapshot does it: PostgreSQL finds older
+// files and starts from them on the old timeline, as if nothing had happened.
+func (i *Instance) RestoreFiles(t testing.TB, s *Snapshot) {
+	t.Helper()
+	i.replace(t, s)
+	i.Start(t)
+}
+
+// replace stops the instance and puts the snapshot in the place of its cluster.
+func (i *Instance) replace(t testing.TB, s *Snapshot) {
+	t.Helper()
 	i.Stop(t)
 	if err := os.RemoveAll(i.DataDir()); err != nil {
 		t.Fatalf("pgtest: remove the cluster: %v", err)
 	}
 	copyTree(t, s.dir, i.DataDir())
-	i.signalFile(t, "recovery.signal")
-	i.Set(t, "restore_command", "false") // there is no archive beyond the backup
-	i.Start(t)
-	i.awaitPrimary(t)
 }
 
 // Standby returns a streaming, asynchronous standby of the instance, which is

@@ -1,0 +1,87 @@
+package ledger
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/postgres"
+)
+
+// TestBadOperationFailsAlone lets PostgreSQL refuse one amount, as it refuses
+// anything that validation has missed.
+func TestBadOperationFailsAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	owner := f.db.OwnerPool(t)
+	if _, err := owner.Exec(context.Background(), "alter table entries add constraint unlucky check (amount <> 13)"); err != nil {
+		t.Fatal(err)
+	}
+	w := f.writer()
+	open(t, w, "A", "B")
+	var refusedN atomic.Int64
+	together(64, func(i int) {
+		id, amount := AccountID("A"), Amount(i)
+		if i%2 == 0 {
+			id = "B"
+		}
+		if i == 0 {
+			amount = 64
+		}
+		_, err := w.Apply(context.Background(), credit(id, amount, keyN("k", i)))
+		if err != nil {
+			refusedN.Add(1)
+			if r := err.(*Refusal); r.Code != CodeInternal || r.Applied != NotApplied || i != 13 { //nolint:errorlint // the contract of Apply
+				t.Errorf("operation %d: %v", i, r)
+			}
+		}
+	})
+	if refusedN.Load() != 1 {
+		t.Fatalf("%d operations were refused, want 1", refusedN.Load())
+	}
+}
+
+// TestBlockedAccountDoesNotStallItsNeighbours holds the next link of an account
+// in an open transaction of somebody else.
+func TestBlockedAccountDoesNotStallItsNeighbours(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := f.writer(func(_ *postgres.Config, c *WriterConfig) { c.Deadline = 3 * time.Second })
+	open(t, w, "A", "B")
+	must(t, w, credit("A", 1, "k1"))
+	owner := f.db.OwnerPool(t)
+	tx, err := owner.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(context.Background(), `insert into entries (account_id, seq, kind, amount, balance_after, held_after, fence_after,
+		min_balance_after, status_after, fencing_after, transaction_id, idempotency_key, request_hash, effective_at, posted_at, hash, hash_version)
+		select account_id, seq + 1, kind, amount, balance_after, held_after, fence_after, min_balance_after, status_after, fencing_after,
+		       transaction_id, 'blocker', request_hash, effective_at, posted_at, hash, hash_version
+		  from entries where account_id = 'A' and seq = 2`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked := make(chan error, 1)
+	go func() {
+		_, err := w.Apply(context.Background(), credit("A", 1, "blocked"))
+		blocked <- err
+	}()
+	for i := range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		if _, err := w.Apply(ctx, credit("B", 1, keyN("n", i))); err != nil {
+			t.Fatalf("the neighbour waits: %v", err)
+		}
+		cancel()
+	}
+	err = <-blocked
+	if r, ok := err.(*Refusal); !ok || r.Code != CodeUnavailable || r.Applied != NotApplied { //nolint:errorlint // the contract of Apply
+		t.Fatalf("the blocked operation ended with %v", err)
+	}
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	must(t, w, credit("A", 1, "blocked"))
+}
