@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -64,11 +63,17 @@ type guard struct {
 	promotion Promotion
 	state     atomic.Pointer[guardState]
 
-	mu          sync.Mutex // serialises judge
-	flushedMax  int64      // highest WAL position seen in this incarnation, under mu
-	flushedLine int64      // its timeline, under mu
-	lostUntil   int        // refuse until the incarnation is above this, under mu
+	// turn has capacity 1 and is held during a check: sights are judged in the
+	// order in which they were read, or an older one would look like lost rows.
+	turn chan struct{}
+	// The rest belongs to the holder of the turn.
+
+	flushedMax  int64 // highest WAL position seen in this incarnation
+	flushedLine int64 // its timeline
+	lostUntil   int   // refuse until the incarnation is above this
 }
+
+func newGuard(p Promotion) *guard { return &guard{promotion: p, turn: make(chan struct{}, 1)} }
 
 // guardState is one judged sight. refusal is nil when writes are allowed.
 type guardState struct {
@@ -84,8 +89,19 @@ type guardState struct {
 // current returns the last judged state, nil before the first.
 func (g *guard) current() *guardState { return g.state.Load() }
 
+// checkTimeout bounds one check, and with it the wait of the others.
+const checkTimeout = 2 * time.Second
+
 // check looks at the server over conn and judges it.
 func (g *guard) check(ctx context.Context, conn *pgx.Conn) (*guardState, error) {
+	select {
+	case g.turn <- struct{}{}:
+		defer func() { <-g.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	s, err := readSight(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -111,8 +127,6 @@ func (g *guard) promotedSafely(s *sight) bool {
 }
 
 func (g *guard) judge(s *sight) *guardState {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	i := s.incarnation
 	if old := g.state.Load(); old == nil || old.incarnation != i.Number {
 		g.flushedMax, g.flushedLine = 0, 0

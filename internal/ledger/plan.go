@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // plan is one round of one runner: what is asked, what was learnt, what was
@@ -173,7 +171,7 @@ func (p *plan) learn(a *answer) {
 
 // decide answers the tasks whose entry was found and folds the others, in their
 // order, into the write.
-func (p *plan) decide(ctx context.Context, conn *pgx.Conn, tasks []*task) error {
+func (p *plan) decide(ctx context.Context, tasks []*task) error {
 	if len(p.found) > 0 && p.st.standbys {
 		if err := p.r.w.barrier(ctx); err != nil {
 			return fmt.Errorf("commit barrier: %w", err)

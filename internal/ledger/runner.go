@@ -159,7 +159,7 @@ func (r *runner) plainRound(ctx context.Context, conn *pgxpool.Conn, st *guardSt
 	if tasks = r.handOver(tasks, p); len(tasks) == 0 {
 		return nil, verdictFine
 	}
-	if err := p.decide(ctx, conn.Conn(), tasks); err != nil {
+	if err := p.decide(ctx, tasks); err != nil {
 		return r.afterError(tasks, err)
 	}
 	return r.append(ctx, conn, p, false)
@@ -182,7 +182,7 @@ func (r *runner) lockedRound(ctx context.Context, conn *pgxpool.Conn, st *guardS
 		return r.otherLife(ctx, conn, tasks)
 	}
 	p.learn(a)
-	if err := p.decide(ctx, conn.Conn(), tasks); err != nil {
+	if err := p.decide(ctx, tasks); err != nil {
 		r.rollback(conn)
 		return r.afterError(tasks, err)
 	}

@@ -116,7 +116,7 @@ const recentKeySlots = 1 << 18
 // the database: while that is away, operations are refused as unavailable.
 func OpenWriter(pg postgres.Config, cfg WriterConfig) (*Writer, error) {
 	cfg = cfg.withDefaults()
-	w := &Writer{cfg: cfg, guard: &guard{promotion: cfg.Promotion}, seed: maphash.MakeSeed()}
+	w := &Writer{cfg: cfg, guard: newGuard(cfg.Promotion), seed: maphash.MakeSeed()}
 	pg.MaxConns = int32(2*cfg.Lanes + 2) // runners, the watch, a barrier
 	pg.LockTimeout = lockTimeout
 	pg.IdleInTransactionTimeout = idleInTransaction
