@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+// A cursor names a place in a list together with the filters and the order of
+// that list, so a page that follows is always a page of the same list. It is
+// opaque to clients: base64url of a version, the kind of list, the
+// length-prefixed fields and a CRC-32 that catches a cursor cut or mistyped on
+// its way. It is not a secret and gives no access: everything in it is
+// checked like any other input.
+
+// accountsCursor is the place after one account in the list of accounts.
+type accountsCursor struct {
+	after    ledger.AccountID
+	currency ledger.Currency // "" = any
+	status   ledger.Status   // "" = any
+}
+
+// entriesCursor is the place after one entry in the list of an account's
+// entries.
+type entriesCursor struct {
+	account   ledger.AccountID
+	after     ledger.Seq
+	ascending bool
+}
+
+const (
+	cursorVersion  = 1
+	cursorAccounts = 'a'
+	cursorEntries  = 'e'
+	// cursorBytesMax bounds what is decoded; the longest real cursor is
+	// shorter than 200 bytes.
+	cursorBytesMax = 1024
+)
+
+var errCursor = errors.New("this is not a cursor of this list")
+
+func (c accountsCursor) String() string {
+	b := []byte{cursorVersion, cursorAccounts}
+	b = appendField(b, string(c.after))
+	b = appendField(b, string(c.currency))
+	b = appendField(b, string(c.status))
+	return sealCursor(b)
+}
+
+func parseAccountsCursor(s string) (accountsCursor, error) {
+	b, err := openCursor(s, cursorAccounts)
+	if err != nil {
+		return accountsCursor{}, err
+	}
+	var fields [3]string
+	for i := range fields {
+		if fields[i], b, err = cutField(b); err != nil {
+			return accountsCursor{}, err
+		}
+	}
+	if len(b) != 0 {
+		return accountsCursor{}, errCursor
+	}
+	c := accountsCursor{status: ledger.Status(fields[2])}
+	if c.after, err = ledger.ParseAccountID(fields[0]); err != nil {
+		return accountsCursor{}, errCursor
+	}
+	if fields[1] != "" {
+		if c.currency, err = ledger.ParseCurrency(fields[1]); err != nil {
+			return accountsCursor{}, errCursor
+		}
+	}
+	if c.status != "" && !validStatus(c.status) {
+		return accountsCursor{}, errCursor
+	}
+	return c, nil
+}
+
+func (c entriesCursor) String() string {
+	b := []byte{cursorVersion, cursorEntries}
+	b = appendField(b, string(c.account))
+	b = binary.BigEndian.AppendUint64(b, uint64(c.after))
+	if c.ascending {
+		return sealCursor(append(b, 1))
+	}
+	return sealCursor(append(b, 0))
+}
+
+func parseEntriesCursor(s string) (entriesCursor, error) {
+	b, err := openCursor(s, cursorEntries)
+	if err != nil {
+		return entriesCursor{}, err
+	}
+	id, b, err := cutField(b)
+	if err != nil || len(b) != 9 || b[8] > 1 {
+		return entriesCursor{}, errCursor
+	}
+	c := entriesCursor{after: ledger.Seq(binary.BigEndian.Uint64(b)), ascending: b[8] == 1}
+	if c.account, err = ledger.ParseAccountID(id); err != nil {
+		return entriesCursor{}, errCursor
+	}
+	if c.after < 1 || int64(c.after) > int64(ledger.MaxAmount) {
+		return entriesCursor{}, errCursor
+	}
+	return c, nil
+}
+
+func appendField(b []byte, s string) []byte {
+	return append(append(b, byte(len(s))), s...)
+}
+
+func cutField(b []byte) (field string, rest []byte, err error) {
+	if len(b) == 0 || len(b) < 1+int(b[0]) {
+		return "", nil, errCursor
+	}
+	n := 1 + int(b[0])
+	return string(b[1:n]), b[n:], nil
+}
+
+func sealCursor(b []byte) string {
+	b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func openCursor(s string, kind byte) ([]byte, error) {
+	if len(s) > cursorBytesMax {
+		return nil, errCursor
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) < 6 {
+		return nil, errCursor
+	}
+	body, sum := b[:len(b)-4], binary.BigEndian.Uint32(b[len(b)-4:])
+	if crc32.ChecksumIEEE(body) != sum || body[0] != cursorVersion || body[1] != kind {
+		return nil, errCursor
+	}
+	return body[2:], nil
+}
+
+func validStatus(s ledger.Status) bool {
+	return s == ledger.Active || s == ledger.Frozen || s == ledger.Closed
+}
