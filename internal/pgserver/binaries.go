@@ -27,32 +27,36 @@ type Binaries struct {
 
 // FindBinaries returns the installation to run a cluster with. A non-empty
 // explicit folder is the only one considered. Otherwise the candidates are the
-// system's installations and then what `make setup` fetched; cluster is the
-// major version that an existing cluster needs (a *MajorError when it is not
-// there), or 0 for the newest. The error is ErrNoBinaries when there is none.
+// system's installations, newest first, and after them what `make setup`
+// fetched; cluster is the major version that an existing cluster needs (a
+// *MajorError when it is not there), or 0 for the first candidate. The error is
+// ErrNoBinaries when there is none.
 func FindBinaries(ctx context.Context, explicit string, cluster int) (Binaries, error) {
-	dirs := candidateDirs()
-	if explicit != "" {
-		dirs = []string{explicit}
+	groups := [][]string{{explicit}}
+	if explicit == "" {
+		groups = [][]string{systemDirs(), matches(filepath.Join(FetchedDir(), "*", "bin"))}
 	}
 	var found []Binaries
 	var rejected []error
-	for _, dir := range dirs {
-		major, err := majorOf(ctx, dir)
-		switch {
-		case err != nil:
-			rejected = append(rejected, err)
-		case major < minMajor:
-			rejected = append(rejected, fmt.Errorf("%s is PostgreSQL %d", dir, major))
-		default:
-			found = append(found, Binaries{Dir: dir, Major: major})
+	for _, dirs := range groups {
+		var group []Binaries
+		for _, dir := range dirs {
+			major, err := majorOf(ctx, dir)
+			switch {
+			case err != nil:
+				rejected = append(rejected, err)
+			case major < minMajor:
+				rejected = append(rejected, fmt.Errorf("%s is PostgreSQL %d", dir, major))
+			default:
+				group = append(group, Binaries{Dir: dir, Major: major})
+			}
 		}
+		slices.SortStableFunc(group, func(a, b Binaries) int { return cmp.Compare(b.Major, a.Major) })
+		found = append(found, group...)
 	}
 	if len(found) == 0 {
 		return Binaries{}, errors.Join(append([]error{ErrNoBinaries}, rejected...)...)
 	}
-	// Stable: of two installations of one version the system's comes first.
-	slices.SortStableFunc(found, func(a, b Binaries) int { return cmp.Compare(b.Major, a.Major) })
 	if cluster == 0 {
 		return found[0], nil
 	}
@@ -63,22 +67,18 @@ func FindBinaries(ctx context.Context, explicit string, cluster int) (Binaries, 
 		}
 		majors[i] = b.Major
 	}
+	slices.Sort(majors)
+	slices.Reverse(majors)
 	return Binaries{}, &MajorError{Cluster: cluster, Available: slices.Compact(majors)}
 }
 
-// candidateDirs lists the folders on this machine that hold initdb and
-// postgres, in order of preference, each once.
-func candidateDirs() []string {
+// systemDirs lists the folders where operating systems and package managers
+// put initdb and postgres, each once, sorted.
+func systemDirs() []string {
 	var dirs []string
-	add := func(dir string) {
-		if isExecutable(filepath.Join(dir, "initdb")) && isExecutable(filepath.Join(dir, "postgres")) &&
-			!slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
-		}
-	}
 	for _, name := range []string{"postgres", "initdb"} {
 		if path, err := exec.LookPath(name); err == nil {
-			add(filepath.Dir(path))
+			dirs = append(dirs, matches(filepath.Dir(path))...)
 		}
 	}
 	for _, pattern := range []string{
@@ -91,14 +91,25 @@ func candidateDirs() []string {
 		"/usr/local/opt/postgresql*/bin",    // Homebrew on Intel
 		"/opt/local/lib/postgresql*/bin",    // MacPorts
 		"/Applications/Postgres.app/Contents/Versions/*/bin",
-		filepath.Join(FetchedDir(), "*", "bin"),
 	} {
-		matches, err := filepath.Glob(pattern)
-		if err != nil {
-			continue // a cache folder with brackets in its name is no pattern
-		}
-		for _, dir := range matches {
-			add(dir)
+		dirs = append(dirs, matches(pattern)...)
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// matches lists the folders that match a pattern and hold both programs, by
+// their real paths, so that a folder of links is not another installation.
+func matches(pattern string) []string {
+	paths, err := filepath.Glob(filepath.Join(pattern, "initdb"))
+	if err != nil {
+		return nil // a cache folder with a bracket in its name is no pattern
+	}
+	var dirs []string
+	for _, path := range paths {
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil && isExecutable(real) && isExecutable(filepath.Join(filepath.Dir(real), "postgres")) {
+			dirs = append(dirs, filepath.Dir(real))
 		}
 	}
 	return dirs
