@@ -5,6 +5,7 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -37,7 +38,7 @@ func TestChild(t *testing.T) {
 	c := sharedCluster(t)
 	i := Server(t)
 	i.Freeze(t)
-	os.Stdout.WriteString(c.server.DataDir() + "\n")
+	fmt.Println(c.server.DataDir())
 	select {}
 }
 
