@@ -1,0 +1,9 @@
+//go:build unix && !linux
+
+package bench
+
+import "syscall"
+
+// dieWithParent does nothing where the kernel has no such signal: after a kill
+// -9 of the bench its service has to be ended by hand.
+func dieWithParent(*syscall.SysProcAttr) {}
