@@ -92,15 +92,24 @@ func (q *question) reset() {
 func (p *plan) ask(tasks []*task, all bool) bool {
 	for _, t := range tasks {
 		id := t.op.AccountID
-		if !all && !t.mustLook && !p.asked[id] {
-			if p.remembered(id) && !p.r.lane.keys.has(t.fingerprint) {
-				continue
-			}
+		if p.asked[id] || !all && !t.mustLook && p.remembered(id) && !p.r.lane.keys.has(t.fingerprint) {
+			continue
 		}
-		t.mustLook = false
-		p.addQuestion(t)
+		p.asked[id] = true
+		p.question.accounts = append(p.question.accounts, string(id))
 	}
-	return len(p.question.accounts) > 0
+	if len(p.question.accounts) == 0 {
+		return false
+	}
+	// A head that was read is one that refusals are answered from. So the keys
+	// of all operations on its account are read with it: they come first.
+	for _, t := range tasks {
+		if p.asked[t.op.AccountID] {
+			t.mustLook = false
+			p.addQuestion(t)
+		}
+	}
+	return true
 }
 
 // remembered takes the account's head from the cache, if it is there.
@@ -118,10 +127,6 @@ func (p *plan) remembered(id AccountID) bool {
 
 func (p *plan) addQuestion(t *task) {
 	q, id := &p.question, t.op.AccountID
-	if !p.asked[id] {
-		p.asked[id] = true
-		q.accounts = append(q.accounts, string(id))
-	}
 	switch {
 	case t.op.Key != "":
 		p.keyTask = append(p.keyTask, t)
