@@ -79,7 +79,7 @@ type document struct {
 	Seed         uint64              `json:"seed"`
 	Measurements []bench.Measurement `json:"measurements,omitempty"`
 	Medians      []bench.Summary     `json:"medians,omitempty"`
-	Replay       *bench.ReplayResult `json:"replay,omitempty"`
+	Replay       *replayResult       `json:"replay,omitempty"`
 	// Audit is "clean", or "not run" when the database is not known.
 	Audit string `json:"audit"`
 }
@@ -94,18 +94,18 @@ func (c *benchCmd) Run(ctx context.Context, s *streams) (err error) {
 		return err
 	}
 	fmt.Fprintf(s.err, "seed %d, %d CPUs\n", c.Seed, runtime.NumCPU())
-	stack, err := bench.StartStack(ctx, bench.StackConfig{
+	st, err := startStack(ctx, stackConfig{
 		URL: c.URL, DatabaseURL: c.DatabaseURL, Program: program, DataDir: c.Data, Settings: c.PgSetting, Env: c.Env,
 	})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stack.Stop()) }()
+	defer func() { err = errors.Join(err, st.stop()) }()
 	doc := document{CPUs: runtime.NumCPU(), Seed: c.Seed, Audit: "not run"}
 	if c.ReplayEntries > 0 {
-		err = c.replay(ctx, s, stack, &doc)
+		err = c.replay(ctx, s, st, &doc)
 	} else {
-		err = c.load(ctx, s, stack, &doc)
+		err = c.load(ctx, s, st, &doc)
 	}
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (c *benchCmd) program() (string, error) {
 	return program, nil
 }
 
-func (c *benchCmd) load(ctx context.Context, s *streams, stack *bench.Stack, doc *document) error {
+func (c *benchCmd) load(ctx context.Context, s *streams, st *stack, doc *document) error {
 	cfg := bench.Config{
 		Connections: c.Connections, Repeat: c.Alternate, Accounts: c.Accounts,
 		WarmUp: c.WarmUp, Duration: c.Duration, Floor: c.Floor, Seed: c.Seed,
@@ -149,7 +149,7 @@ func (c *benchCmd) load(ctx context.Context, s *streams, stack *bench.Stack, doc
 	for _, w := range c.Workload {
 		cfg.Workloads = append(cfg.Workloads, bench.Workload(w))
 	}
-	all, err := bench.Run(ctx, stack, cfg)
+	all, err := bench.Run(ctx, bench.Target{Address: st.address, DatabaseURL: st.databaseURL}, cfg)
 	if err != nil {
 		return err
 	}
@@ -157,11 +157,11 @@ func (c *benchCmd) load(ctx context.Context, s *streams, stack *bench.Stack, doc
 	if !c.JSON && len(all) > 1 {
 		bench.PrintSummaries(s.out, doc.Medians)
 	}
-	if stack.DatabaseURL == "" {
+	if st.databaseURL == "" {
 		return nil
 	}
 	fmt.Fprintln(s.err, "audit")
-	output, err := stack.Audit(ctx)
+	output, err := st.audit(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,8 +170,8 @@ func (c *benchCmd) load(ctx context.Context, s *streams, stack *bench.Stack, doc
 	return nil
 }
 
-func (c *benchCmd) replay(ctx context.Context, s *streams, stack *bench.Stack, doc *document) error {
-	result, err := bench.Replay(ctx, stack, bench.ReplayConfig{
+func (c *benchCmd) replay(ctx context.Context, s *streams, st *stack, doc *document) error {
+	result, err := replay(ctx, st, replayConfig{
 		Entries: c.ReplayEntries, Accounts: c.ReplayAccounts, Seed: c.Seed,
 		Step: func(what string) { fmt.Fprintln(s.err, what) },
 	})
@@ -180,7 +180,7 @@ func (c *benchCmd) replay(ctx context.Context, s *streams, stack *bench.Stack, d
 	}
 	doc.Replay, doc.Audit = &result, "clean"
 	if !c.JSON {
-		result.Print(s.out)
+		result.print(s.out)
 	}
 	return nil
 }

@@ -10,6 +10,15 @@ import (
 	"github.com/ledgerd/ledgerd/client"
 )
 
+// Target is what is measured.
+type Target struct {
+	// Address is host:port of the service.
+	Address string
+	// DatabaseURL is the service's database, as its owner. Without it there is
+	// no floor and no lag.
+	DatabaseURL string
+}
+
 // Config says what is run.
 type Config struct {
 	// Workloads and Connections are combined; each pair is one measurement.
@@ -62,16 +71,16 @@ type Measurement struct {
 }
 
 // Run opens the accounts and takes all measurements.
-func Run(ctx context.Context, s *Stack, cfg Config) ([]Measurement, error) {
+func Run(ctx context.Context, target Target, cfg Config) ([]Measurement, error) {
 	cfg.Step(fmt.Sprintf("open %d accounts", cfg.Accounts))
-	if err := openAccounts(ctx, s.Address, cfg.Accounts); err != nil {
+	if err := openAccounts(ctx, target.Address, cfg.Accounts); err != nil {
 		return nil, err
 	}
 	var all []Measurement
 	for range max(1, cfg.Repeat) {
 		for _, connections := range cfg.Connections {
 			for _, w := range cfg.Workloads {
-				m, err := measure(ctx, s, &cfg, w, connections, cfg.Seed+uint64(len(all))<<8)
+				m, err := measure(ctx, target, &cfg, w, connections, cfg.Seed+uint64(len(all))<<8)
 				if err != nil {
 					return all, err
 				}
@@ -104,25 +113,25 @@ func openAccounts(ctx context.Context, address string, n int) error {
 }
 
 // measure is one measurement: warm-up, floor, load, floor.
-func measure(ctx context.Context, s *Stack, cfg *Config, w Workload, connections int, seed uint64) (Measurement, error) {
+func measure(ctx context.Context, target Target, cfg *Config, w Workload, connections int, seed uint64) (Measurement, error) {
 	m := Measurement{Workload: w, Connections: connections, Accounts: cfg.Accounts}
 	name := fmt.Sprintf("%s, %d connections: ", w, connections)
-	l := &load{address: s.Address, workload: w, accounts: cfg.Accounts, connections: connections, duration: cfg.WarmUp, seed: seed}
+	l := &load{address: target.Address, workload: w, accounts: cfg.Accounts, connections: connections, duration: cfg.WarmUp, seed: seed}
 
 	cfg.Step(name + "warm-up")
-	batches, err := readBatches(ctx, s.Address)
+	batches, err := readBatches(ctx, target.Address)
 	if err != nil {
 		return m, err
 	}
 	if _, err := l.run(ctx); err != nil {
 		return m, err
 	}
-	if batches, err = batches.since(ctx, s.Address); err != nil {
+	if batches, err = batches.since(ctx, target.Address); err != nil {
 		return m, err
 	}
 	var watch *lag
-	if s.DatabaseURL != "" {
-		if watch, err = newLag(ctx, s.DatabaseURL, w, cfg.Accounts, seed); err != nil {
+	if target.DatabaseURL != "" {
+		if watch, err = newLag(ctx, target.DatabaseURL, w, cfg.Accounts, seed); err != nil {
 			return m, err
 		}
 		defer watch.close()
@@ -131,14 +140,14 @@ func measure(ctx context.Context, s *Stack, cfg *Config, w Workload, connections
 		}
 	}
 	m.FloorBatch = max(1, min(connections, int(batches.mean()+0.5)))
-	f := &floor{databaseURL: s.DatabaseURL, workload: w, accounts: cfg.Accounts, batch: m.FloorBatch, duration: cfg.Floor, seed: seed}
+	f := &floor{databaseURL: target.DatabaseURL, workload: w, accounts: cfg.Accounts, batch: m.FloorBatch, duration: cfg.Floor, seed: seed}
 	if m.FloorBefore, err = f.measure(ctx, cfg, name+"floor before"); err != nil {
 		return m, err
 	}
 
 	cfg.Step(name + "load")
 	l.duration, l.seed = cfg.Duration, seed+1
-	if err := m.load(ctx, s, l, watch); err != nil {
+	if err := m.load(ctx, target, l, watch); err != nil {
 		return m, err
 	}
 	f.seed++
@@ -164,8 +173,8 @@ func (f *floor) measure(ctx context.Context, cfg *Config, name string) (float64,
 }
 
 // load runs the load and fills in what it achieved.
-func (m *Measurement) load(ctx context.Context, s *Stack, l *load, watch *lag) error {
-	before, err := readBatches(ctx, s.Address)
+func (m *Measurement) load(ctx context.Context, target Target, l *load, watch *lag) error {
+	before, err := readBatches(ctx, target.Address)
 	if err != nil {
 		return err
 	}
@@ -188,7 +197,7 @@ func (m *Measurement) load(ctx context.Context, s *Stack, l *load, watch *lag) e
 		return err
 	}
 	m.fill(r)
-	batches, err := before.since(ctx, s.Address)
+	batches, err := before.since(ctx, target.Address)
 	if err != nil {
 		return err
 	}

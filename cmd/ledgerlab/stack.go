@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/ledgerd/ledgerd/migrations"
 )
 
-// StackConfig says what is measured.
-type StackConfig struct {
+// stackConfig says what is measured.
+type stackConfig struct {
 	// URL is the address of a running service, "" to start one.
 	URL string
 	// DatabaseURL is the database of the service at URL, as its owner. Without
@@ -37,12 +37,12 @@ type StackConfig struct {
 	Env []string
 }
 
-// Stack is a service with its database.
-type Stack struct {
-	// Address is host:port of the service.
-	Address string
-	// DatabaseURL is "" when the database is not known.
-	DatabaseURL string
+// stack is a service with its database.
+type stack struct {
+	// address is host:port of the service.
+	address string
+	// databaseURL is "" when the database is not known.
+	databaseURL string
 
 	program string
 	server  *pgserver.Server
@@ -51,21 +51,21 @@ type Stack struct {
 	remove  string
 }
 
-// StartStack starts what cfg asks for. The database keeps its promises: fsync is
-// on. Stop ends everything that was started.
-func StartStack(ctx context.Context, cfg StackConfig) (s *Stack, err error) {
-	s = &Stack{program: cfg.Program, DatabaseURL: cfg.DatabaseURL}
+// startStack starts what cfg asks for. The database keeps its promises: fsync is
+// on. stop ends everything that was started.
+func startStack(ctx context.Context, cfg stackConfig) (s *stack, err error) {
+	s = &stack{program: cfg.Program, databaseURL: cfg.DatabaseURL}
 	if cfg.URL != "" {
 		u, err := url.Parse(cfg.URL)
 		if err != nil || u.Scheme != "http" || u.Port() == "" {
 			return nil, fmt.Errorf("the address must look like http://host:port, not %q", cfg.URL)
 		}
-		s.Address = u.Host
+		s.address = u.Host
 		return s, s.ready(ctx)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Stop())
+			err = errors.Join(err, s.stop())
 			s = nil
 		}
 	}()
@@ -75,7 +75,7 @@ func StartStack(ctx context.Context, cfg StackConfig) (s *Stack, err error) {
 	return s, s.startService(ctx, cfg)
 }
 
-func (s *Stack) startDatabase(ctx context.Context, cfg StackConfig) error {
+func (s *stack) startDatabase(ctx context.Context, cfg stackConfig) error {
 	dir := cfg.DataDir
 	if dir == "" {
 		var err error
@@ -93,21 +93,21 @@ func (s *Stack) startDatabase(ctx context.Context, cfg StackConfig) error {
 	if err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
-	s.server, s.DatabaseURL = server, server.URL()
+	s.server, s.databaseURL = server, server.URL()
 	s.logFile = filepath.Join(filepath.Dir(server.LogFile()), "ledgerd.log")
-	if _, err := migrations.Up(ctx, s.DatabaseURL); err != nil {
+	if _, err := migrations.Up(ctx, s.databaseURL); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
-func (s *Stack) startService(ctx context.Context, cfg StackConfig) error {
-	if s.Address == "" {
+func (s *stack) startService(ctx context.Context, cfg stackConfig) error {
+	if s.address == "" {
 		port, err := freePort(ctx)
 		if err != nil {
 			return err
 		}
-		s.Address = port
+		s.address = port
 	}
 	log, err := os.Create(s.logFile)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Stack) startService(ctx context.Context, cfg StackConfig) error {
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(s.program, "serve")
-	cmd.Env = append(s.env(), "LEDGERD_LISTEN="+s.Address)
+	cmd.Env = append(s.env(), "LEDGERD_LISTEN="+s.address)
 	cmd.Env = append(cmd.Env, cfg.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if s.service, err = startChild(cmd); err != nil {
@@ -126,14 +126,14 @@ func (s *Stack) startService(ctx context.Context, cfg StackConfig) error {
 
 // env is the environment of ledgerd: the database, and nothing of the caller's
 // own settings of ledgerd.
-func (s *Stack) env() []string {
+func (s *stack) env() []string {
 	var env []string
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "LEDGERD_") {
 			env = append(env, v)
 		}
 	}
-	return append(env, "LEDGERD_DATABASE_URL="+s.DatabaseURL)
+	return append(env, "LEDGERD_DATABASE_URL="+s.databaseURL)
 }
 
 // freePort returns an address that nobody listens on at this moment.
@@ -148,7 +148,7 @@ func freePort(ctx context.Context) (string, error) {
 // readyLimit is how long a service may take to become ready.
 const readyLimit = 30 * time.Second
 
-func (s *Stack) ready(ctx context.Context) error {
+func (s *stack) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	var ended <-chan struct{}
@@ -156,7 +156,7 @@ func (s *Stack) ready(ctx context.Context) error {
 		ended = s.service.done
 	}
 	for {
-		err := get(ctx, "http://"+s.Address+"/readyz")
+		err := get(ctx, "http://"+s.address+"/readyz")
 		if err == nil {
 			return nil
 		}
@@ -187,7 +187,7 @@ func get(ctx context.Context, address string) error {
 }
 
 // logTail is the end of the service's log, for a message.
-func (s *Stack) logTail() string {
+func (s *stack) logTail() string {
 	b, err := os.ReadFile(s.logFile)
 	if err != nil {
 		return ""
@@ -195,31 +195,31 @@ func (s *Stack) logTail() string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// Audit runs `ledgerd verify` and returns what it printed. The error is nil only
+// audit runs `ledgerd verify` and returns what it printed. The error is nil only
 // when everything is right.
-func (s *Stack) Audit(ctx context.Context) (string, error) {
-	run, err := s.Command(ctx, "verify")
+func (s *stack) audit(ctx context.Context) (string, error) {
+	run, err := s.command(ctx, "verify")
 	if err != nil {
 		return run.Output, fmt.Errorf("the audit is not clean: %w", err)
 	}
 	return run.Output, nil
 }
 
-// CommandRun is one run of a ledgerd command.
-type CommandRun struct {
+// commandRun is one run of a ledgerd command.
+type commandRun struct {
 	Output string
 	Took   time.Duration
 	// PeakBytes is the most memory that the command had resident.
 	PeakBytes int64
 }
 
-// Command runs a ledgerd command on the stack's database.
-func (s *Stack) Command(ctx context.Context, args ...string) (CommandRun, error) {
+// command runs a ledgerd command on the stack's database.
+func (s *stack) command(ctx context.Context, args ...string) (commandRun, error) {
 	cmd := exec.CommandContext(ctx, s.program, args...)
 	cmd.Env = s.env()
 	begin := time.Now()
 	out, err := cmd.CombinedOutput()
-	run := CommandRun{Output: string(out), Took: time.Since(begin)}
+	run := commandRun{Output: string(out), Took: time.Since(begin)}
 	if cmd.ProcessState != nil {
 		run.PeakBytes = peakBytes(cmd.ProcessState)
 	}
@@ -241,9 +241,9 @@ func peakBytes(p *os.ProcessState) int64 {
 	return u.Maxrss * 1024
 }
 
-// Stop ends what was started, in order. Calling it again does nothing.
-func (s *Stack) Stop() error {
-	err := s.StopService()
+// stop ends what was started, in order. Calling it again does nothing.
+func (s *stack) stop() error {
+	err := s.stopService()
 	if s.server != nil {
 		err = errors.Join(err, s.server.Stop())
 		s.server = nil
@@ -255,8 +255,8 @@ func (s *Stack) Stop() error {
 	return err
 }
 
-// StopService ends the service and leaves the database.
-func (s *Stack) StopService() error {
+// stopService ends the service and leaves the database.
+func (s *stack) stopService() error {
 	if s.service == nil {
 		return nil
 	}
