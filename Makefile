@@ -26,8 +26,8 @@ DATABASE_PKG := ./internal/pgserver ./internal/pgtest ./internal/ledger ./intern
 # Go stamps the commit into the program, which fails in a checkout whose git
 # this user may not read.
 VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
-# The race detector needs a C compiler.
-RACE = $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race)
+# Where Go usually is, for a shell that does not say.
+export PATH := $(PATH):/usr/local/go/bin
 
 .PHONY: help
 help: ## Print this help
@@ -51,7 +51,8 @@ run: ## Install what is missing, build, and start everything on this machine (le
 .PHONY: test
 test: ## Install what is missing and run all tests, with the race detector
 	@scripts/setup test
-	go test $(RACE) -count=1 -timeout=15m $(FLAGS) $(PKG)
+	@race=; if command -v "$$(go env CC)" >/dev/null; then race=-race; fi; set -x; \
+	go test $$race -count=1 -timeout=15m $(FLAGS) $(PKG)
 
 .PHONY: test-newest
 test-newest: ## Run the database tests on the newest PostgreSQL that npm has
