@@ -1,0 +1,249 @@
+package projection
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/postgres"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
+// fixture is a database with a real writer on it. When the test ends,
+// everything is verified.
+type fixture struct {
+	t      testing.TB
+	url    string
+	pool   *pgxpool.Pool // as the service
+	owner  *pgxpool.Pool // as one who can damage things
+	writer *ledger.Writer
+	// committed is told of commits, when a test wants hints.
+	committed func([]ledger.Committed)
+	keys      int
+}
+
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	db := pgtest.Database(t)
+	f := &fixture{t: t, url: db.URL, pool: db.Pool(t), owner: db.OwnerPool(t)}
+	t.Cleanup(f.verify)
+	f.openWriter()
+	return f
+}
+
+func (f *fixture) openWriter() {
+	f.t.Helper()
+	w, err := ledger.OpenWriter(postgres.Config{URL: f.url, Role: postgres.ServiceRole}, ledger.WriterConfig{
+		Log: slog.New(slog.DiscardHandler), Deadline: 20 * time.Second,
+		Committed: func(c []ledger.Committed) {
+			if f.committed != nil {
+				f.committed(c)
+			}
+		},
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.writer = w
+	f.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := w.Close(ctx); err != nil {
+			f.t.Errorf("close writer: %v", err)
+		}
+	})
+}
+
+// verify fails the test when anything in the database is not as it must be.
+func (f *fixture) verify() {
+	f.t.Helper()
+	report, err := Verify(context.Background(), f.pool, VerifyConfig{})
+	if err != nil {
+		f.t.Errorf("verify: %v", err)
+	}
+	for _, finding := range report.Findings {
+		f.t.Errorf("verify: %v", finding)
+	}
+}
+
+// findings returns what a verification finds, as rule by account.
+func (f *fixture) findings() map[ledger.AccountID][]ledger.Rule {
+	f.t.Helper()
+	report, err := Verify(context.Background(), f.pool, VerifyConfig{})
+	if err != nil {
+		f.t.Fatalf("verify: %v", err)
+	}
+	found := make(map[ledger.AccountID][]ledger.Rule)
+	for _, finding := range report.Findings {
+		found[finding.AccountID] = append(found[finding.AccountID], finding.Rule)
+	}
+	return found
+}
+
+func accountIDs(prefix string, n int) []ledger.AccountID {
+	ids := make([]ledger.AccountID, n)
+	for i := range ids {
+		ids[i] = ledger.AccountID(fmt.Sprintf("%s%04d", prefix, i))
+	}
+	return ids
+}
+
+func (f *fixture) apply(op *ledger.Operation) *ledger.Receipt {
+	f.t.Helper()
+	r, err := f.writer.Apply(context.Background(), op)
+	if err != nil {
+		f.t.Fatalf("%s on %s: %v", op.Kind, op.AccountID, err)
+	}
+	return r
+}
+
+func (f *fixture) open(ids ...ledger.AccountID) {
+	f.t.Helper()
+	for _, id := range ids {
+		f.apply(&ledger.Operation{Kind: ledger.KindOpened, AccountID: id, Opening: &ledger.Opening{
+			Currency: "CZK", Exponent: 2, Fencing: ledger.Fencing{Source: ledger.SourceLease}}})
+	}
+}
+
+func (f *fixture) key() string {
+	f.keys++
+	return fmt.Sprintf("key-%d", f.keys)
+}
+
+func (f *fixture) credit(id ledger.AccountID, amount ledger.Amount) {
+	f.t.Helper()
+	f.apply(&ledger.Operation{Kind: ledger.KindCredit, AccountID: id, Amount: amount, Key: f.key()})
+}
+
+func (f *fixture) debit(id ledger.AccountID, amount ledger.Amount) {
+	f.t.Helper()
+	f.apply(&ledger.Operation{Kind: ledger.KindDebit, AccountID: id, Amount: amount, Key: f.key()})
+}
+
+// damage runs SQL as the owner.
+func (f *fixture) damage(sql string, args ...any) {
+	f.t.Helper()
+	tag, err := f.owner.Exec(context.Background(), sql, args...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if tag.RowsAffected() == 0 {
+		f.t.Fatalf("nothing was damaged by %s", sql)
+	}
+}
+
+func (f *fixture) row(id ledger.AccountID) balanceRow {
+	f.t.Helper()
+	rows, err := newStore(f.pool).rows(context.Background(), []string{string(id)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return rows[id]
+}
+
+// eventually polls until ok.
+func (f *fixture) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("did not happen: %s", what)
+		}
+	}
+}
+
+// behind counts the accounts whose row is not at their head.
+func (f *fixture) behind() (n int) {
+	f.t.Helper()
+	err := f.owner.QueryRow(context.Background(), `
+		select count(*)
+		  from (select account_id, max(seq) as seq from entries group by account_id) as h
+		  left join balances as b using (account_id)
+		 where b.applied_seq is distinct from h.seq`).Scan(&n)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return n
+}
+
+func (f *fixture) caughtUp() {
+	f.t.Helper()
+	f.eventually("all balance rows at their heads", func() bool { return f.behind() == 0 })
+}
+
+// config is one for tests: fast, and without hints as good as with them.
+func config() Config {
+	return Config{
+		Process: "test", LeaseTTL: 2 * time.Second, RenewEvery: 30 * time.Millisecond,
+		PollEvery: 5 * time.Millisecond, GatherIdle: time.Millisecond, Gather: 10 * time.Millisecond,
+		SweepEvery: 100 * time.Millisecond, StatementTimeout: 5 * time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// projector makes a projector that does not run yet.
+func (f *fixture) projector(change ...func(*Config)) *Projector {
+	f.t.Helper()
+	return f.projectorOn(f.pool, change...)
+}
+
+func (f *fixture) projectorOn(pool *pgxpool.Pool, change ...func(*Config)) *Projector {
+	f.t.Helper()
+	cfg := config()
+	cfg.Registerer = prometheus.NewRegistry()
+	for _, c := range change {
+		c(&cfg)
+	}
+	p, err := New(pool, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return p
+}
+
+// run starts a projector; the returned function stops it and waits.
+func (f *fixture) run(p *Projector) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { p.Run(ctx); close(done) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			<-done
+		}
+	}
+	f.t.Cleanup(stop)
+	return stop
+}
+
+// owned gives the worker a shard without a holder, as if it had just got the
+// term. Tests that take one step at a time use it.
+func owned(w *worker, id ledger.AccountID, generation int64) *shard {
+	n := id.Shard()
+	s := newShard(n, lease.Term{Name: shardNames()[n], Incarnation: 1, Generation: generation}, context.Background())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shards[n] = s
+	return s
+}
+
+// value reads a counter or gauge.
+func value(m prometheus.Metric) float64 {
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		panic(err)
+	}
+	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}

@@ -1,0 +1,277 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+// rebuildPage is how many accounts are folded and rewritten at once.
+const rebuildPage = 500
+
+// rebuildLoop does this process's part of open rebuilds: the shards it owns.
+func (w *worker) rebuildLoop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.rebuildWake:
+		case <-timer.C:
+		}
+		if err := w.rebuildOwned(ctx); err != nil && ctx.Err() == nil {
+			w.log.Warn("rebuild goes on later", "error", err)
+		}
+		timer.Reset(min(w.cfg.RenewEvery, time.Second))
+	}
+}
+
+func (w *worker) rebuildOwned(ctx context.Context) error {
+	var owned []int16
+	w.mu.Lock()
+	for _, s := range w.shards {
+		if s.usable() {
+			owned = append(owned, int16(s.number))
+		}
+	}
+	w.mu.Unlock()
+	if len(owned) == 0 {
+		return nil
+	}
+	jobs, err := w.store.rebuildJobs(ctx, owned)
+	if err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(w.cfg.RebuildParallel)
+	for _, j := range jobs {
+		g.Go(func() error { return w.rebuildShard(gctx, j) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return w.store.finishRebuilds(ctx)
+}
+
+// errNotOwner ends the work on a shard that is somebody else's by now.
+var errNotOwner = errors.New("the shard is not this process's any more")
+
+// rebuildShard folds the accounts of the shard page by page and rewrites their
+// rows. Reading and folding need no ownership and go on beside the live work;
+// the rewrite takes its turn with it.
+func (w *worker) rebuildShard(ctx context.Context, j rebuildJob) error {
+	w.mu.Lock()
+	s := w.shards[j.shard]
+	w.mu.Unlock()
+	if !s.usable() {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(s.ctx, func() { cancel(errNotOwner) })
+	defer stop()
+	for {
+		ids, err := w.store.accountPage(ctx, j.shard, j.after, rebuildPage)
+		if err != nil {
+			return err
+		}
+		replays, err := w.replay(ctx, ids)
+		if err != nil {
+			return err
+		}
+		done := len(ids) < rebuildPage
+		to := j.after
+		if len(ids) > 0 {
+			to = ledger.AccountID(ids[len(ids)-1])
+		}
+		err = w.rewritePage(ctx, s, j, to, replays, done)
+		if err != nil || done {
+			return err
+		}
+		j.after = to
+	}
+}
+
+// replay is the fold of one account from its first entry on.
+type replay struct {
+	*fold
+	// seen is the balance row before the fold began, nil when it was missing.
+	seen *balanceRow
+	// drifted is true when seen is not what the entries up to its seq add up to.
+	drifted bool
+	bad     error // the chain cannot be folded
+}
+
+// next folds an entry and, when the row had been there, compares.
+func (r *replay) next(st *step) {
+	if r.bad != nil {
+		return
+	}
+	if r.bad = r.add(st); r.bad == nil && r.seen != nil && r.seen.appliedSeq == r.to {
+		r.drifted = !r.matches(r.seen)
+	}
+}
+
+// matches reports whether a row at the fold's seq has the fold's values.
+func (r *replay) matches(row *balanceRow) bool {
+	return row.balance == r.balance && row.held == r.held && row.credits == r.credits.String() && row.debits == r.debits.String()
+}
+
+// replay folds whole chains, without any lock.
+func (w *worker) replay(ctx context.Context, ids []string) ([]*replay, error) {
+	rows, err := w.store.rows(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	replays := make([]*replay, len(ids))
+	for i, id := range ids {
+		replays[i] = &replay{fold: &fold{accountID: ledger.AccountID(id)}}
+		if row, ok := rows[ledger.AccountID(id)]; ok {
+			replays[i].seen = &row
+			replays[i].drifted = row.appliedSeq == 0 && !replays[i].matches(&row)
+		}
+	}
+	err = w.store.chains(ctx, ids, make([]int64, len(ids)), func(n int, st *step) { replays[n].next(st) })
+	return replays, err
+}
+
+// rewritePage writes a page of replays between two live rounds, and the
+// progress after it. A crash in between repeats the page.
+func (w *worker) rewritePage(ctx context.Context, s *shard, j rebuildJob, to ledger.AccountID, replays []*replay, done bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shards[s.number] != s || !s.usable() {
+		return errNotOwner
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StatementTimeout)
+	defer cancel()
+	t := tally{accounts: int64(len(replays))}
+	left := replays
+	for attempt := 0; len(left) > 0; attempt++ {
+		if attempt == attemptsMax {
+			return fmt.Errorf("the balance row of %s refuses to be rewritten", left[0].accountID)
+		}
+		var err error
+		if left, err = w.rewrite(ctx, s, left); err != nil {
+			return err
+		}
+	}
+	for _, r := range replays {
+		t.entries += r.len()
+		switch {
+		case r.bad != nil:
+			t.damaged++
+			w.park(s, r.fold, true, "%v", r.bad)
+		case r.drifted || r.seen == nil:
+			t.repaired++
+			w.metrics.drift.Inc()
+			w.log.Warn("balance row repaired by a rebuild", "account", r.accountID, "seq", r.to)
+			fallthrough
+		default:
+			w.unpark(s, r.accountID)
+		}
+	}
+	w.metrics.rebuilt.Add(float64(t.entries))
+	token, err := s.token()
+	if err != nil {
+		return err
+	}
+	moved, err := w.store.progress(ctx, j, to, t, done, token)
+	if err == nil && !moved {
+		err = errNotOwner
+	}
+	return err
+}
+
+// rewrite writes those replays that can be written, and returns those that have
+// to be written again because their row was not as it was read.
+func (w *worker) rewrite(ctx context.Context, s *shard, replays []*replay) ([]*replay, error) {
+	if !s.usable() {
+		return nil, errNotOwner
+	}
+	rows, err := w.catchUp(ctx, replays)
+	if err != nil {
+		return nil, err
+	}
+	token, err := s.token()
+	if err != nil {
+		return nil, err
+	}
+	var writes []absolute
+	for _, r := range replays {
+		if r.bad == nil && r.to > 0 {
+			writes = append(writes, absolute{fold: r.fold, seen: rows[r.accountID].appliedSeq, token: token})
+		}
+	}
+	written, err := w.store.rewrite(ctx, writes)
+	if err != nil {
+		return nil, err
+	}
+	var left []*replay
+	var suspects []string
+	for _, r := range replays {
+		if r.bad == nil && r.to > 0 && !written[r.accountID] {
+			left = append(left, r)
+			suspects = append(suspects, string(r.accountID))
+		}
+	}
+	if len(left) == 0 {
+		return nil, nil
+	}
+	if rows, err = w.store.rows(ctx, suspects); err != nil {
+		return nil, err
+	}
+	for _, r := range left {
+		if row := rows[r.accountID]; row.lastToken.Rank() > s.term.Rank() {
+			w.fenced(s, write{r.fold, token}, row)
+		}
+	}
+	return left, nil
+}
+
+// catchUp reads the rows as they are now and folds on where live work has moved
+// a row past the fold, so that a rewrite never takes a row back. A row that is
+// ahead of its last entry is damaged, and the one case where it does.
+func (w *worker) catchUp(ctx context.Context, replays []*replay) (map[ledger.AccountID]balanceRow, error) {
+	all := make([]string, len(replays))
+	for i, r := range replays {
+		all[i] = string(r.accountID)
+	}
+	rows, err := w.store.rows(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	var absent, behind []string
+	var after []int64
+	var folds []*replay
+	for _, r := range replays {
+		row, ok := rows[r.accountID]
+		if !ok {
+			absent = append(absent, string(r.accountID))
+		}
+		if row.appliedSeq > r.to && r.bad == nil {
+			behind, after, folds = append(behind, string(r.accountID)), append(after, int64(r.to)), append(folds, r)
+		}
+	}
+	if len(absent) > 0 {
+		if err := w.store.insertMissing(ctx, absent); err != nil {
+			return nil, err
+		}
+	}
+	if len(behind) == 0 {
+		return rows, nil
+	}
+	err = w.store.chains(ctx, behind, after, func(n int, st *step) { folds[n].next(st) })
+	for _, r := range folds {
+		if row := rows[r.accountID]; row.appliedSeq > r.to {
+			r.drifted = true // ahead of its last entry
+		}
+	}
+	return rows, err
+}
