@@ -106,7 +106,39 @@ func (op *Operation) requestHash() [32]byte {
 		b = appendInt(b, int64(o.MinBalance))
 		b = appendText(b, o.Fencing.String())
 	}
+	if op.Change != nil {
+		b = op.Change.appendTo(b)
+	}
 	return sha256.Sum256(b)
+}
+
+// appendTo appends the members in the order of the struct, those that stay as
+// they are as absent.
+func (c *Change) appendTo(b []byte) []byte {
+	b = appendOptional(b, string(deref(c.Status)))
+	b = appendPointer(b, c.MinBalance)
+	b = appendOptional(b, string(deref(c.FencingSource)))
+	var required *int64
+	if c.Required != nil {
+		required = new(int64)
+		if *c.Required {
+			*required = 1
+		}
+	}
+	b = appendPointer(b, required)
+	b = appendPointer(b, c.ResetFence)
+	b = appendOptional(b, c.Reason)
+	if c.Metadata == nil {
+		return appendAbsent(b)
+	}
+	return appendText(b, c.Metadata.String())
+}
+
+func appendPointer[T ~int64](b []byte, p *T) []byte {
+	if p == nil {
+		return appendAbsent(b)
+	}
+	return appendInt(b, int64(*p))
 }
 
 // Validate returns an error that names the first rule that the operation
