@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -244,22 +243,4 @@ func containsNUL(s string) bool {
 		}
 	}
 	return false
-}
-
-// parseTime parses an RFC 3339 time with an offset, in the years 1 to 9999 and
-// with no more than microseconds, and returns it in UTC. The very first
-// instant of year 1 is refused because it stands for "no time" in this program.
-func parseTime(s string) (time.Time, error) {
-	var t time.Time
-	if err := t.UnmarshalText([]byte(s)); err != nil {
-		return time.Time{}, fmt.Errorf("must be a time as in RFC 3339 with an offset, such as 2026-11-30T09:30:00Z")
-	}
-	t = t.UTC()
-	switch {
-	case t.Year() < 1 || t.Year() > 9999 || t.IsZero():
-		return time.Time{}, fmt.Errorf("must be after the beginning of year 1 and before the end of year 9999, in UTC")
-	case t.Nanosecond()%1000 != 0:
-		return time.Time{}, fmt.Errorf("must not be finer than a microsecond")
-	}
-	return t, nil
 }

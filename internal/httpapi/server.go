@@ -89,13 +89,13 @@ func New(cfg Config) (http.Handler, error) {
 		writer: cfg.Writer, accounts: cfg.Accounts, balances: cfg.Balances, entries: cfg.Entries,
 		projection: cfg.Projection, rebuilds: cfg.Rebuilds, verifications: cfg.Verifications, health: cfg.Health,
 		unavailable: cfg.Unavailable,
-		exposition: promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true, DisableCompression: true}),
-		metrics:    m,
-		logger:     cfg.Logger,
-		timeout:    cmp.Or(cfg.Timeout, DefaultTimeout),
-		mux:        chi.NewRouter(),
-		times:      timesInMicroseconds(),
-		idPrefix:   strings.ToLower(rand.Text()[:8]) + "-",
+		exposition:  promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true, DisableCompression: true}),
+		metrics:     m,
+		logger:      cfg.Logger,
+		timeout:     cmp.Or(cfg.Timeout, DefaultTimeout),
+		mux:         chi.NewRouter(),
+		times:       timesInMicroseconds(),
+		idPrefix:    strings.ToLower(rand.Text()[:8]) + "-",
 	}
 	if s.logger == nil {
 		s.logger = slog.Default()
