@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ledgerd/ledgerd/internal/httpapi"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/postgres"
+	"github.com/ledgerd/ledgerd/internal/projection"
+)
+
+// projectionConns is how many connections the projection needs at most.
+const projectionConns = 5
+
+// verifyConns is how many connections a verification opens while it runs.
+const verifyConns = 3
+
+// service is everything that one process of the ledger is made of. serve and
+// dev run the same one.
+type service struct {
+	cfg      Config
+	log      *slog.Logger
+	registry *prometheus.Registry
+
+	checks, reads, shards *pgxpool.Pool // of the gate, of HTTP reads, of the projection
+	gate                  *gate
+	projector             *projection.Projector
+	verifications         *verifications
+	http                  *http.Server
+
+	// opened is closed when the gate opened, so that the projection may begin.
+	opened chan struct{}
+	// ready, when not nil, is called once the service listens.
+	ready func()
+}
+
+// listen takes the address. It comes first of all, so that a port that is taken
+// is said before anything else is started.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, exit(exitRefused, fmt.Errorf("listen on %s: %w; choose another address with --listen", address, err))
+	}
+	return l, nil
+}
+
+// newService puts the parts together. Nothing is connected yet.
+func newService(cfg Config, log *slog.Logger) (*service, error) {
+	s := &service{cfg: cfg, log: log, registry: newRegistry(), opened: make(chan struct{})}
+	if err := s.openPools(); err != nil {
+		s.closePools()
+		return nil, exit(exitUsage, err)
+	}
+	s.registry.MustRegister(newPoolCollector(map[string]*pgxpool.Pool{
+		"checks": s.checks, "reads": s.reads, "projection": s.shards,
+	}))
+	var err error
+	if s.projector, err = projection.New(s.shards, projection.Config{
+		Process:     processName(),
+		LeaseTTL:    cfg.LeaseTTL,
+		Registerer:  s.registry,
+		Logger:      log,
+		BeforeWrite: pauseAt(pauseProjection),
+	}); err != nil {
+		s.closePools()
+		return nil, exit(exitUsage, err)
+	}
+	s.verifications = newVerifications(func() (*pgxpool.Pool, error) {
+		return postgres.Open(s.postgresConfig("verify", verifyConns))
+	}, log)
+	s.gate = &gate{pool: s.checks, log: log, open: s.open}
+	reader := reads{ledger.NewReader(s.reads)}
+	handler, err := httpapi.New(httpapi.Config{
+		Writer: s.gate, Health: s.gate,
+		Accounts: reader, Balances: reader, Entries: reader,
+		Projection: projectionStatus{s.projector}, Rebuilds: rebuilds{s.projector},
+		Verifications: s.verifications,
+		Unavailable:   unavailable,
+		Registry:      s.registry, Timeout: cfg.RequestTimeout, Logger: log,
+	})
+	if err != nil {
+		s.closePools()
+		return nil, err
+	}
+	s.http = httpapi.NewHTTPServer(handler, cfg.RequestTimeout)
+	s.http.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
+	return s, nil
+}
+
+// processName names this process in leases, for people.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "ledgerd"
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
+}
+
+// postgresConfig is how every pool of the service reaches the database.
+func (s *service) postgresConfig(part string, conns int) postgres.Config {
+	return postgres.Config{
+		URL: s.cfg.DatabaseURL.reveal(), Role: s.cfg.DatabaseRole,
+		ApplicationName: "ledgerd " + part, MaxConns: int32(conns),
+	}
+}
+
+func (s *service) openPools() (err error) {
+	if s.checks, err = postgres.Open(s.postgresConfig("checks", 1)); err != nil {
+		return err
+	}
+	reads := s.postgresConfig("reads", s.cfg.DatabasePool)
+	reads.StatementTimeout = s.cfg.RequestTimeout
+	if s.reads, err = postgres.Open(reads); err != nil {
+		return err
+	}
+	shards := s.postgresConfig("projection", projectionConns)
+	shards.IdleInTransactionTimeout = s.cfg.LeaseTTL
+	s.shards, err = postgres.Open(shards)
+	return err
+}
+
+func (s *service) closePools() {
+	for _, p := range []*pgxpool.Pool{s.checks, s.reads, s.shards} {
+		if p != nil {
+			p.Close()
+		}
+	}
+}
+
+// open starts the writer and lets the projection begin: the gate calls it when
+// it knows the database.
+func (s *service) open() (*ledger.Writer, error) {
+	w, err := ledger.OpenWriter(s.postgresConfig("writer", 0), ledger.WriterConfig{
+		QueueMax:  s.cfg.QueueMax,
+		HeadsMax:  s.cfg.HeadsMax,
+		Deadline:  s.cfg.WriteDeadline,
+		Declines:  ledger.DeclineLimit{PerSecond: s.cfg.DeclinesPerSecond, Burst: s.cfg.DeclinesBurst},
+		Promotion: s.cfg.promotion(),
+		Committed: s.projector.Hint,
+		Registry:  s.registry,
+		Log:       s.log,
+		Pause:     pauseAt(pauseAppend),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the writer: %w", err)
+	}
+	close(s.opened)
+	return w, nil
+}
+
+// run serves on l until ctx ends, or until something makes it impossible, and
+// shuts down in order. It owns l from here on.
+func (s *service) run(ctx context.Context, l net.Listener) error {
+	defer s.closePools()
+	if err := s.gate.look(ctx); err != nil {
+		return errors.Join(err, s.abort(l))
+	}
+	s.log.Info("listening", "address", l.Addr().String())
+	if s.ready != nil {
+		s.ready()
+	}
+
+	// The parts end one after the other, so each has a context of its own.
+	group, failed := errgroup.WithContext(ctx)
+	projecting, stopProjection := context.WithCancel(context.WithoutCancel(ctx))
+	projected := make(chan struct{})
+	go func() {
+		defer close(projected)
+		s.project(projecting)
+	}()
+	group.Go(func() error { return s.gate.watch(failed) })
+	group.Go(func() error {
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve HTTP: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-failed.Done()
+		return s.drain(context.WithoutCancel(ctx))
+	})
+	err := group.Wait()
+	s.verifications.close()
+	stopProjection()
+	<-projected // it has released its leases
+	s.log.Info("stopped")
+	return err
+}
+
+// abort gives the address back before anything was served.
+func (s *service) abort(l net.Listener) error {
+	if err := l.Close(); err != nil {
+		return fmt.Errorf("close the listener: %w", err)
+	}
+	return nil
+}
+
+// project runs the projection from the moment on at which the gate opened. Its
+// end releases the leases of its shards.
+func (s *service) project(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.opened:
+	}
+	s.projector.Run(ctx)
+}
+
+// drain lets the requests under way finish and then the operations inside the
+// writer. Afterwards nothing of this process can reach an account's chain.
+func (s *service) drain(ctx context.Context) error {
+	s.gate.closing.Store(true)
+	s.log.Info("shutting down")
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ShutdownTimeout)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("end the requests under way: %w", err), s.http.Close())
+	}
+	if w := s.gate.writer.Load(); w != nil {
+		if closeErr := w.Close(ctx); closeErr != nil {
+			err = errors.Join(err, fmt.Errorf("drain the writer: %w", closeErr))
+		}
+	}
+	s.log.Info("drained", "took", time.Since(begun))
+	return err
+}
