@@ -82,6 +82,13 @@ type document struct {
 	Replay       *replayResult       `json:"replay,omitempty"`
 	// Audit is "clean", or "not run" when the database is not known.
 	Audit string `json:"audit"`
+	// AuditOutput is what the audit counted, in its own words.
+	AuditOutput string `json:"audit_output,omitempty"`
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
 }
 
 // Run measures, audits and prints.
@@ -115,7 +122,11 @@ func (c *benchCmd) Run(ctx context.Context, s *streams) (err error) {
 		e.SetIndent("", "  ")
 		return e.Encode(doc)
 	}
-	fmt.Fprintln(s.out, "audit:", doc.Audit)
+	fmt.Fprintf(s.out, "audit: %s", doc.Audit)
+	if doc.AuditOutput != "" {
+		fmt.Fprintf(s.out, " (%s)", doc.AuditOutput)
+	}
+	fmt.Fprintln(s.out)
 	return nil
 }
 
@@ -165,8 +176,8 @@ func (c *benchCmd) load(ctx context.Context, s *streams, st *stack, doc *documen
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(s.err, strings.TrimRight(output, "\n")+"\n")
 	doc.Audit = "clean"
+	doc.AuditOutput = lastLine(output)
 	return nil
 }
 

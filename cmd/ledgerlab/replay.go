@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -52,6 +53,10 @@ func replay(ctx context.Context, s *stack, cfg replayConfig) (replayResult, erro
 		run, err := s.command(ctx, c.name)
 		if err != nil {
 			return r, err
+		}
+		// A command that did nothing must not have a rate.
+		if n, err := bench.Behind(ctx, s.databaseURL); err != nil || n > 0 {
+			return r, errors.Join(err, fmt.Errorf("%d balance rows are behind after ledgerd replay", n))
 		}
 		*c.figure = commandFigure{run.Took.Seconds(), float64(cfg.Entries) / run.Took.Seconds(), run.PeakBytes}
 	}

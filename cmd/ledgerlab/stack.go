@@ -61,7 +61,10 @@ func startStack(ctx context.Context, cfg stackConfig) (s *stack, err error) {
 			return nil, fmt.Errorf("the address must look like http://host:port, not %q", cfg.URL)
 		}
 		s.address = u.Host
-		return s, s.ready(ctx)
+		if err := get(ctx, "http://"+s.address+"/readyz"); err != nil {
+			return nil, fmt.Errorf("the service at %s is not ready: %w", cfg.URL, err)
+		}
+		return s, nil
 	}
 	defer func() {
 		if err != nil {

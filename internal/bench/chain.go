@@ -50,8 +50,9 @@ type generator struct {
 	heads   []ledger.Entry
 	opened  int // accounts that have their entry 1
 	left    int
-	at      time.Time
-	opening string // details of entry 1
+	begin   time.Time
+	at      time.Time // of the newest entry; each is a millisecond after the one before
+	opening string    // details of entry 1
 }
 
 const (
@@ -65,11 +66,17 @@ func newGenerator(entries, accounts int, seed uint64) *generator {
 	exponent := generatedExponent
 	opening := ledger.Details{Currency: generatedCurrency, Exponent: &exponent}
 	g := &generator{source: source, rng: rand.New(source), heads: make([]ledger.Entry, accounts), left: entries,
-		at: time.Now().UTC().Truncate(time.Microsecond).Add(-time.Duration(entries) * time.Millisecond), opening: opening.String()}
+		begin: time.Now().UTC().Truncate(time.Microsecond).Add(-time.Duration(entries) * time.Millisecond), opening: opening.String()}
+	g.at = g.begin
 	for i := range g.heads {
 		g.heads[i].AccountID = ledger.AccountID(fmt.Sprintf(generatedName, i))
 	}
 	return g
+}
+
+// openedAt is the time of entry 1 of account i: the openings come first.
+func (g *generator) openedAt(i int) time.Time {
+	return g.begin.Add(time.Duration(i+1) * time.Millisecond)
 }
 
 func (g *generator) copyAccounts(ctx context.Context, tx pgx.Tx) error {
@@ -77,7 +84,7 @@ func (g *generator) copyAccounts(ctx context.Context, tx pgx.Tx) error {
 		[]string{"account_id", "currency", "exponent", "shard", "metadata", "opened_at"},
 		pgx.CopyFromSlice(len(g.heads), func(i int) ([]any, error) {
 			id := g.heads[i].AccountID
-			return []any{string(id), string(generatedCurrency), generatedExponent, id.Shard(), "{}", g.at}, nil
+			return []any{string(id), string(generatedCurrency), generatedExponent, id.Shard(), "{}", g.openedAt(i)}, nil
 		}))
 	if err != nil {
 		return fmt.Errorf("copy accounts: %w", err)

@@ -94,20 +94,37 @@ func (l *lag) sample() error {
 	return nil
 }
 
+// Behind returns how many balance rows of the database are not at their heads.
+func Behind(ctx context.Context, databaseURL string) (int64, error) {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return 0, fmt.Errorf("connect to watch the projection: %w", err)
+	}
+	defer conn.Close(ctx)
+	return behind(ctx, conn)
+}
+
+func behind(ctx context.Context, conn *pgx.Conn) (n int64, err error) {
+	if err := conn.QueryRow(ctx, behindStatement).Scan(&n); err != nil {
+		return 0, fmt.Errorf("watch the projection: %w", err)
+	}
+	return n, nil
+}
+
 // caughtUp waits until every balance row is at its head and returns how long
 // that took, or an error after the limit.
 func (l *lag) caughtUp(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	begin := time.Now()
 	for {
-		var behind int64
-		if err := l.conn.QueryRow(ctx, behindStatement).Scan(&behind); err != nil {
-			return 0, fmt.Errorf("watch the projection: %w", err)
+		n, err := behind(ctx, l.conn)
+		if err != nil {
+			return 0, err
 		}
-		if behind == 0 {
+		if n == 0 {
 			return time.Since(begin), nil
 		}
 		if time.Since(begin) > limit {
-			return 0, fmt.Errorf("%d balance rows are still behind %s after the load", behind, limit)
+			return 0, fmt.Errorf("%d balance rows are still behind %s after the load", n, limit)
 		}
 		select {
 		case <-ctx.Done():
