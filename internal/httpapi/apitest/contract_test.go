@@ -24,6 +24,8 @@ func TestCheck(t *testing.T) {
 		header       map[string]string
 	}{
 		{"RightExchange", "PUT", "/v1/accounts/a", `{"currency":"EUR"}`, 201, accountJSON, true, nil},
+		{"MetadataOfAnyName", "PUT", "/v1/accounts/a", `{"currency":"EUR","metadata":{"a.b":"c"}}`, 201, strings.Replace(accountJSON, `"metadata":{}`, `"metadata":{"a.b":"c","é [0]":""}`, 1), true, nil},
+		{"MetadataThatIsNoText", "PUT", "/v1/accounts/a", `{"currency":"EUR"}`, 201, strings.Replace(accountJSON, `"metadata":{}`, `"metadata":{"a":1}`, 1), false, nil},
 		{"UndeclaredMemberOfTheAnswer", "PUT", "/v1/accounts/a", `{"currency":"EUR"}`, 201, strings.Replace(accountJSON, "{", `{"more":1,`, 1), false, nil},
 		{"MissingMemberOfTheAnswer", "PUT", "/v1/accounts/a", `{"currency":"EUR"}`, 201, strings.Replace(accountJSON, `"seq":1,`, "", 1), false, nil},
 		{"WrongTypeInTheAnswer", "PUT", "/v1/accounts/a", `{"currency":"EUR"}`, 201, strings.Replace(accountJSON, `"seq":1`, `"seq":"1"`, 1), false, nil},
