@@ -25,7 +25,7 @@ type importCmd struct {
 	Open        bool          `help:"Open each account before its first row. Accounts that are open with the same attributes stay as they are."`
 	Currency    string        `help:"Currency of opened accounts; without it the currency column of the first row."`
 	Exponent    *int          `help:"Decimal places of opened accounts, 0 to 18; without it those of ISO 4217, otherwise 2."`
-	MinBalance  int64         `help:"How far opened accounts may go below zero, in minor units, as a number at or below 0."`
+	MinBalance  int64         `help:"How far opened accounts may go below zero, in minor units, as a number at or below 0: --min-balance=-60000."`
 	RetryFor    time.Duration `help:"How long one request is repeated before the import gives up." default:"1m"`
 }
 
