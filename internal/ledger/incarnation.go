@@ -68,9 +68,22 @@ type guard struct {
 	turn chan struct{}
 	// The rest belongs to the holder of the turn.
 
-	flushedMax  int64 // highest WAL position seen in this incarnation
-	flushedLine int64 // its timeline
-	lostUntil   int   // refuse until the incarnation is above this
+	highest   walMark // how far the log was seen to reach
+	lostUntil int     // refuse until the incarnation is above this
+}
+
+// walMark is a position in the database's log.
+type walMark struct {
+	incarnation int
+	timeline    int64
+	flushed     int64 // bytes
+}
+
+// behind reports whether m is of an older incarnation than seen, or ends before
+// it in the same log: then the database is older than it was.
+func (m walMark) behind(seen walMark) bool {
+	return m.incarnation < seen.incarnation ||
+		m.incarnation == seen.incarnation && m.timeline == seen.timeline && m.flushed < seen.flushed
 }
 
 func newGuard(p Promotion) *guard { return &guard{promotion: p, turn: make(chan struct{}, 1)} }
@@ -128,9 +141,7 @@ func (g *guard) promotedSafely(s *sight) bool {
 
 func (g *guard) judge(s *sight) *guardState {
 	i := s.incarnation
-	if old := g.state.Load(); old == nil || old.incarnation != i.Number {
-		g.flushedMax, g.flushedLine = 0, 0
-	}
+	here := walMark{i.Number, s.timeline, s.flushed}
 	next := &guardState{life: s.life, clock: s.clock, incarnation: i.Number, standby: s.inRecovery, standbys: s.standbys}
 	switch {
 	case s.inRecovery:
@@ -143,11 +154,13 @@ func (g *guard) judge(s *sight) *guardState {
 		next.refusal = mismatch("The table of entries was made anew, as by the restore of a dump")
 	case i.Timeline != s.timeline:
 		next.refusal = mismatch("A standby was promoted, or the database was restored to a point in time")
-	case i.Number <= g.lostUntil || s.timeline == g.flushedLine && s.flushed < g.flushedMax:
-		g.lostUntil = i.Number
+	case i.Number <= g.lostUntil || here.behind(g.highest):
+		// Tokens of every incarnation that was seen have been handed out, so the
+		// next one has to be above all of them.
+		g.lostUntil = max(g.lostUntil, i.Number, g.highest.incarnation)
 		next.refusal = mismatch("The database is older than it was: its log ends before a position seen earlier")
 	default:
-		g.flushedMax, g.flushedLine = s.flushed, s.timeline
+		g.highest = here
 	}
 	g.state.Store(next)
 	return next
