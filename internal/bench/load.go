@@ -84,11 +84,10 @@ func (l *load) run(ctx context.Context) (*loadResult, error) {
 		workers[i] = w
 		defer w.conn.close()
 	}
+	var over atomic.Bool
+	cpu, begin := ownCPU(), time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.duration)
 	defer cancel()
-	var over atomic.Bool
-	cpu := ownCPU()
-	begin := time.Now()
 	var group sync.WaitGroup
 	for _, w := range workers {
 		group.Go(func() { w.loop(l, &over) })

@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -59,8 +60,8 @@ func (d *decoder) fillAny(r *http.Request) error {
 	_, err := d.body.ReadFrom(&d.limited)
 	d.limited.R = nil
 	if err != nil {
-		if ctxErr := r.Context().Err(); ctxErr != nil {
-			return &problem{code: ledger.CodeUnavailable, detail: "The body did not arrive in time.", cause: ctxErr}
+		if errors.Is(err, os.ErrDeadlineExceeded) || r.Context().Err() != nil {
+			return &problem{code: ledger.CodeUnavailable, detail: "The body did not arrive in time.", cause: err}
 		}
 		p := invalid(fieldError{detail: "the body did not arrive completely"})
 		p.cause = err

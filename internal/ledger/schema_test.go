@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/postgres"
 )
 
 // refusedSQL runs the statement in a transaction that is rolled back and returns
@@ -228,5 +229,24 @@ func TestKeysOfTheSchema(t *testing.T) {
 		if c.constraint == "" && refused != nil || c.constraint != "" && (refused == nil || refused.Code != "23505" || refused.ConstraintName != c.constraint) {
 			t.Errorf("%d links ahead with the key %s: %v, want %q", c.ahead, c.key, refused, c.constraint)
 		}
+	}
+}
+
+// TestSessionThatMayChangeEntriesIsRefused: a service that was not put into its
+// role does not write at all.
+func TestSessionThatMayChangeEntriesIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := f.writer(func(pg *postgres.Config, _ *WriterConfig) { pg.Role = "" })
+	_, head := opening("A")
+	op := &Operation{Kind: KindOpened, AccountID: head.Account.ID, Opening: &Opening{Currency: "CZK", Fencing: head.State.Fencing}}
+	if r := refused(t, w, op, CodeUnavailable); r.Applied != NotApplied || !strings.Contains(r.Detail, postgres.ServiceRole) {
+		t.Errorf("refusal %+v", r)
+	}
+	if err := w.Ready(t.Context()); err == nil {
+		t.Error("the writer says that it is ready")
+	}
+	if _, err := f.r.Head(t.Context(), "A"); err == nil {
+		t.Error("the account was opened")
 	}
 }

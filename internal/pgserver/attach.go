@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -32,8 +32,7 @@ func Attach(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
-	defer cancel()
+	begin := time.Now()
 	tick := time.NewTicker(5 * pollInterval)
 	defer tick.Stop()
 	for {
@@ -48,13 +47,13 @@ func Attach(ctx context.Context, cfg Config) (*Server, error) {
 			return s, nil
 		}
 		s, err := Start(ctx, cfg)
-		if !errors.Is(err, ErrRunning) {
+		if !errors.Is(err, ErrRunning) || time.Since(begin) > turnTimeout {
 			return s, err
 		}
 		// Owned by a process that is just starting or stopping it.
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(err, ctx.Err())
+			return nil, errors.Join(err, context.Cause(ctx))
 		case <-tick.C:
 		}
 	}
@@ -73,30 +72,48 @@ func running(ctx context.Context, cfg Config, f folder, major int) *Server {
 	if s.database == "" {
 		s.database = "ledgerd"
 	}
-	if ping(ctx, s.URLFor("postgres")) != nil {
+	if !s.serves(ctx, f) {
 		return nil
 	}
 	return s
 }
 
+// serves reports whether the server behind the socket is the one on the
+// folder: an old postmaster.pid may name a socket that is another server's now.
+func (s *Server) serves(ctx context.Context, f folder) bool {
+	conn, err := pgx.Connect(ctx, s.URLFor("postgres"))
+	if err != nil {
+		return false
+	}
+	defer conn.Close(ctx)
+	var dir string
+	if err := conn.QueryRow(ctx, "SHOW data_directory").Scan(&dir); err != nil {
+		return false
+	}
+	return sameFile(dir, f.pgdata())
+}
+
 // waitForOrphan waits until a server that an earlier, killed owner left behind
 // has ended. The caller holds the folder's lock, so no living ledgerd owns it.
-// The error is ErrRunning for a server that stays.
+// The error is ErrRunning for a server that stays. What cannot be told here,
+// such as a process id that another program has since a reboot, PostgreSQL
+// judges by its own lock.
 func waitForOrphan(ctx context.Context, f folder) error {
 	begin := time.Now()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		file, err := readPIDFile(f.pgdata())
-		if err != nil || !alive(file.pid) {
-			return nil // none, or left over by a crash: PostgreSQL judges that
+		if err != nil || !runsOn(file.pid, f.pgdata()) {
+			return nil
 		}
-		limit := orphanTimeout
-		if answers(ctx, f, file) {
-			limit = strangerTimeout
-		}
-		if time.Since(begin) > limit {
+		s := Server{folder: f, socketDir: file.socketDir, port: file.port}
+		waited := time.Since(begin)
+		if waited > strangerTimeout && s.serves(ctx, f) {
 			return fmt.Errorf("%w: PostgreSQL process %d runs on %s; stop it first", ErrRunning, file.pid, f.pgdata())
+		}
+		if waited > orphanTimeout {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -104,18 +121,4 @@ func waitForOrphan(ctx context.Context, f folder) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// answers reports whether a server accepts connections at the place that the
-// file names. One that is starting or stopping refuses them.
-func answers(ctx context.Context, f folder, file pidFile) bool {
-	s := Server{folder: f, socketDir: file.socketDir, port: file.port}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	err := ping(ctx, s.URLFor("postgres"))
-	refused := (*pgconn.PgError)(nil)
-	if errors.As(err, &refused) {
-		return refused.Code != "57P03" // cannot_connect_now
-	}
-	return err == nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,7 +56,7 @@ func TestAnyPathWorks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join(openDir(t), sub)
+			dir := clusterDir(t, sub)
 			query(t, start(t, config(dir)), "SELECT 'works'")
 			a, err := Attach(t.Context(), config(dir))
 			fatal(t, err)
@@ -80,8 +81,7 @@ func TestFolderThatTheServerCannotEnterIsNamed(t *testing.T) {
 
 func TestClusterGivenAsDataFolderIsRefused(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
-	stop(t, start(t, config(dir)))
+	dir := clusterDir(t)
 	pgdata := filepath.Join(dir, "pgdata")
 	if _, err := Start(t.Context(), config(pgdata)); err == nil || !strings.Contains(err.Error(), "folder above") {
 		t.Errorf("Start on pgdata: %v", err)
@@ -93,7 +93,7 @@ func TestClusterGivenAsDataFolderIsRefused(t *testing.T) {
 
 func TestFailedStartShowsTheServersWords(t *testing.T) {
 	t.Parallel()
-	cfg := config(openDir(t))
+	cfg := config(clusterDir(t))
 	cfg.Settings = map[string]string{"shared_buffers": "plenty"}
 	_, err := Start(t.Context(), cfg)
 	if !errors.Is(err, ErrStopped) || !strings.Contains(err.Error(), "shared_buffers") {
@@ -105,8 +105,7 @@ func TestFailedStartShowsTheServersWords(t *testing.T) {
 
 func TestCancelledStartLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
-	stop(t, start(t, config(dir)))
+	dir := clusterDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Start(ctx, config(dir)); !errors.Is(err, context.Canceled) {
@@ -120,7 +119,7 @@ func TestCancelledStartLeavesNothingRunning(t *testing.T) {
 
 func TestCommittedDataSurvivesACrashOfTheServer(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := clusterDir(t)
 	s := start(t, config(dir))
 	execute(t, s, "CREATE TABLE kept AS SELECT 'the row' AS v")
 	fatal(t, syscall.Kill(s.PID(), syscall.SIGKILL))
@@ -131,6 +130,38 @@ func TestCommittedDataSurvivesACrashOfTheServer(t *testing.T) {
 	if got := query(t, start(t, config(dir)), "SELECT v FROM kept"); got != "the row" {
 		t.Errorf("after recovery: %q", got)
 	}
+}
+
+func TestServerStartedByHandIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := clusterDir(t)
+	s := start(t, config(dir))
+	fatal(t, s.lock.Close()) // as if no ledgerd had started it
+	_, err := Start(t.Context(), config(dir))
+	if !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), strconv.Itoa(s.PID())) {
+		t.Errorf("got %v", err)
+	}
+	s.lock, err = folder(dir).lock()
+	fatal(t, err)
+}
+
+func TestProcessIDOfAnotherProgramIsNoServer(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		return // PostgreSQL refuses the id of a living process of its own user
+	}
+	dir := clusterDir(t)
+	s := start(t, config(dir))
+	text, err := os.ReadFile(filepath.Join(dir, "pgdata", "postmaster.pid"))
+	fatal(t, err)
+	stop(t, s)
+	// After a reboot the old server's id is somebody else's, here this test's.
+	stale := strings.Replace(string(text), strconv.Itoa(s.PID()), strconv.Itoa(os.Getpid()), 1)
+	path := filepath.Join(dir, "pgdata", "postmaster.pid")
+	fatal(t, os.WriteFile(path, []byte(stale), 0o600))
+	uid, _ := ownerOf(filepath.Join(dir, "pgdata"))
+	fatal(t, os.Chown(path, uid, -1))
+	query(t, start(t, config(dir)), "SELECT 'works'")
 }
 
 func TestMissingBinariesAreReported(t *testing.T) {

@@ -57,14 +57,32 @@ func readPIDFile(pgdata string) (pidFile, error) {
 // ready reports whether the server accepts connections, by its own word.
 func (f pidFile) ready() bool { return f.status == "ready" || f.status == "standby" }
 
-// alive reports whether a process with this id exists. After a reboot it may
-// be another one; PostgreSQL itself judges that by its shared memory.
+// alive reports whether a process with this id exists.
 func alive(pid int) bool {
 	if pid <= 0 {
 		return false
 	}
 	err := syscall.Kill(pid, 0)
 	return err == nil || errors.Is(err, syscall.EPERM)
+}
+
+// runsOn reports whether the process works on the cluster in pgdata. Where
+// /proc tells it, that is whether it works in that folder, as a server does;
+// elsewhere every living process may be the one.
+func runsOn(pid int, pgdata string) bool {
+	if !alive(pid) {
+		return false
+	}
+	if _, err := os.Stat("/proc/self/cwd"); err != nil {
+		return true
+	}
+	return sameFile(fmt.Sprintf("/proc/%d/cwd", pid), pgdata)
+}
+
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // clusterMajor returns the major version that wrote the cluster in pgdata, or

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,7 +32,38 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		os.Exit(child(dir))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if prepared.dir != "" {
+		_ = os.RemoveAll(prepared.dir) // left over in the folder for temporary files at worst
+	}
+	os.Exit(code)
+}
+
+// prepared is a cluster that was made once, because initdb takes longer than
+// all else in most tests.
+var prepared struct {
+	sync.Once
+	dir string
+}
+
+// clusterDir is a new data folder with a copy of the prepared cluster.
+func clusterDir(t *testing.T, sub ...string) string {
+	t.Helper()
+	prepared.Do(func() {
+		dir, err := os.MkdirTemp("/tmp", "ledgerd-pgserver-test-")
+		fatal(t, err)
+		fatal(t, os.Chmod(dir, 0o711))
+		prepared.dir = dir
+		s, err := Start(t.Context(), config(dir))
+		fatal(t, err)
+		fatal(t, s.Stop())
+	})
+	dir := filepath.Join(append([]string{openDir(t)}, sub...)...)
+	fatal(t, os.MkdirAll(dir, 0o711))
+	if out, err := exec.Command("cp", "-Rp", filepath.Join(prepared.dir, "pgdata"), dir).CombinedOutput(); err != nil {
+		t.Fatalf("copy the prepared cluster: %v\n%s", err, out)
+	}
+	return dir
 }
 
 // child starts a server, prints its process id, and stops it when its standard
@@ -190,7 +222,7 @@ func TestDataIsKeptBetweenRuns(t *testing.T) {
 
 func TestServerIsPrivateAndDurable(t *testing.T) {
 	t.Parallel()
-	cfg := config(openDir(t))
+	cfg := config(clusterDir(t))
 	cfg.Database = `odd "name" é`
 	cfg.Settings = map[string]string{"listen_addresses": "127.0.0.1", "max_connections": "33"}
 	s := start(t, cfg)
@@ -221,7 +253,7 @@ func TestServerIsPrivateAndDurable(t *testing.T) {
 
 func TestSecondInstanceIsRefused(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := clusterDir(t)
 	s := start(t, config(dir))
 	_, err := Start(t.Context(), config(dir))
 	if !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
@@ -232,7 +264,7 @@ func TestSecondInstanceIsRefused(t *testing.T) {
 
 func TestAttachUsesTheRunningServerOrStartsIt(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := clusterDir(t)
 	s := start(t, config(dir))
 	a, err := Attach(t.Context(), config(dir))
 	fatal(t, err)
@@ -253,8 +285,7 @@ func TestAttachUsesTheRunningServerOrStartsIt(t *testing.T) {
 
 func TestAttachFollowsAnInstanceThatIsJustStarting(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
-	stop(t, start(t, config(dir)))
+	dir := clusterDir(t)
 	type result struct {
 		s   *Server
 		err error
@@ -301,7 +332,7 @@ func TestAttachMakesNoCluster(t *testing.T) {
 
 func TestKilledOwnerLeavesNoOrphan(t *testing.T) {
 	t.Parallel()
-	dir := openDir(t)
+	dir := clusterDir(t)
 	owner, _, pid := startChild(t, dir, nil)
 	fatal(t, owner.Process.Kill())
 	if err := owner.Wait(); err == nil {
@@ -327,8 +358,7 @@ func TestTemporaryServerOfAKilledOwnerIsRemoved(t *testing.T) {
 
 func TestTemporaryServerRemovesItsFolderAlone(t *testing.T) {
 	t.Parallel()
-	kept := openDir(t)
-	stop(t, start(t, config(kept)))
+	kept := clusterDir(t)
 	cfg := config(kept)
 	cfg.Temporary = true
 	if _, err := Start(t.Context(), cfg); err == nil {

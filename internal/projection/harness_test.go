@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -167,7 +168,8 @@ func (f *fixture) behind() (n int) {
 	f.t.Helper()
 	err := f.owner.QueryRow(context.Background(), `
 		select count(*)
-		  from (select account_id, max(seq) as seq from entries group by account_id) as h
+		  from accounts as a
+		 cross join lateral (select seq from entries where account_id = a.account_id order by seq desc limit 1) as h
 		  left join balances as b using (account_id)
 		 where b.applied_seq is distinct from h.seq`).Scan(&n)
 	if err != nil {
@@ -246,4 +248,41 @@ func value(m prometheus.Metric) float64 {
 		panic(err)
 	}
 	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}
+
+// histogram reads the cumulative counts of a histogram by upper bound.
+func histogram(m prometheus.Metric) string {
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		panic(err)
+	}
+	var text string
+	for _, b := range out.GetHistogram().GetBucket() {
+		text += fmt.Sprintf("%gs:%.4f ", b.GetUpperBound(), float64(b.GetCumulativeCount())/float64(out.GetHistogram().GetSampleCount()))
+	}
+	return text
+}
+
+// insertEntry adds an entry the way no service does: by hand.
+const insertEntry = `
+insert into entries (account_id, seq, kind, amount, balance_after, held_after, fence_after, min_balance_after, status_after, fencing_after,
+       transaction_id, idempotency_key, request_hash, effective_at, posted_at, hash, hash_version)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
+
+// honestNext returns the columns of an honest credit after the account's head.
+func (f *fixture) honestNext(id ledger.AccountID, amount ledger.Amount) []any {
+	f.t.Helper()
+	head, err := ledger.NewReader(f.pool).Head(context.Background(), id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	e := ledger.Entry{
+		AccountID: id, Seq: head.Seq + 1, Kind: ledger.KindCredit, Amount: amount, After: head.State,
+		TransactionID: uuid.New(), Key: f.key(), EffectiveAt: head.PostedAt, PostedAt: head.PostedAt, HashVersion: ledger.HashVersion,
+	}
+	e.After.Balance += amount
+	e.Hash = ledger.ChainHash(head.Hash, &e)
+	return []any{string(e.AccountID), int64(e.Seq), string(e.Kind), int64(e.Amount), int64(e.After.Balance), int64(e.After.Held),
+		int64(e.After.Fence), int64(e.After.MinBalance), string(e.After.Status), e.After.Fencing.String(),
+		e.TransactionID, e.Key, e.RequestHash[:], e.EffectiveAt, e.PostedAt, e.Hash[:], int16(e.HashVersion)}
 }

@@ -118,18 +118,22 @@ select s.rebuild_id, s.shard, s.after_account
 type rebuildJob struct {
 	id    uuid.UUID
 	shard int
+	// after is the last account that is done.
 	after ledger.AccountID
+	done  bool
+	// owned is the shard as this process owns it, nil when it does not.
+	owned *shard
 }
 
-func (s *store) rebuildJobs(ctx context.Context, shards []int16) ([]rebuildJob, error) {
+func (s *store) rebuildJobs(ctx context.Context, shards []int16) ([]*rebuildJob, error) {
 	rows, err := s.db.Query(ctx, rebuildJobsStatement, shards)
 	if err != nil {
 		return nil, fmt.Errorf("look for rebuilds: %w", err)
 	}
-	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (rebuildJob, error) {
+	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*rebuildJob, error) {
 		var j rebuildJob
 		err := row.Scan(&j.id, &j.shard, (*string)(&j.after))
-		return j, err
+		return &j, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for rebuilds: %w", err)
@@ -158,7 +162,7 @@ update rebuild_shards as s
 type tally struct{ accounts, entries, repaired, damaged int64 }
 
 // progress returns false when the progress is not where the job left it.
-func (s *store) progress(ctx context.Context, j rebuildJob, to ledger.AccountID, t tally, done bool, token lease.ProjectionToken) (bool, error) {
+func (s *store) progress(ctx context.Context, j *rebuildJob, to ledger.AccountID, t tally, done bool, token lease.ProjectionToken) (bool, error) {
 	tag, err := s.db.Exec(ctx, progressStatement, j.id, j.shard, string(j.after), string(to),
 		t.accounts, t.entries, t.repaired, t.damaged, int64(token), done)
 	if err != nil {
@@ -186,35 +190,51 @@ func (s *store) finishRebuilds(ctx context.Context) error {
 	return nil
 }
 
-const accountPageStatement = `
-select a.account_id
-  from accounts as a
- where a.shard = $1
-   and a.account_id > $2
- order by a.account_id
- limit $3`
+const accountPagesStatement = `
+select q.n, a.account_id
+  from unnest($1::smallint[], $2::text[]) with ordinality as q (shard, after, n)
+ cross join lateral (
+       select account_id
+         from accounts
+        where shard = q.shard
+          and account_id > q.after
+        order by account_id
+        limit $3) as a
+ order by q.n, a.account_id`
 
-// accountPage returns the next accounts of a shard, by id.
-func (s *store) accountPage(ctx context.Context, shard int, after ledger.AccountID, limit int) ([]string, error) {
-	rows, err := s.db.Query(ctx, accountPageStatement, shard, string(after), limit)
-	if err != nil {
-		return nil, fmt.Errorf("read accounts of shard: %w", err)
+// accountPages returns the next accounts of each job, by id.
+func (s *store) accountPages(ctx context.Context, jobs []*rebuildJob, limit int) ([][]string, error) {
+	shards, after := make([]int16, len(jobs)), make([]string, len(jobs))
+	for i, j := range jobs {
+		shards[i], after[i] = int16(j.shard), string(j.after)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	rows, err := s.db.Query(ctx, accountPagesStatement, shards, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("read accounts of shard: %w", err)
+		return nil, fmt.Errorf("read accounts of shards: %w", err)
 	}
-	return ids, nil
+	pages := make([][]string, len(jobs))
+	var n int64
+	var id string
+	_, err = pgx.ForEachRow(rows, []any{&n, &id}, func() error {
+		pages[n-1] = append(pages[n-1], id)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read accounts of shards: %w", err)
+	}
+	return pages, nil
 }
 
 // chainStatement reads the entries of accounts after given seqs, in order. It
-// sends the place of the account in the question instead of its id.
+// sends the place of the account in the question instead of its id. The second
+// condition on the account lets PostgreSQL read the table in its own order.
 const chainStatement = `
 select q.n, e.seq, e.kind, e.amount, e.balance_after, e.held_after
-  from unnest($1::text[], $2::bigint[]) with ordinality as q (account_id, seq, n)
-  join entries as e
+  from entries as e
+  join unnest($1::text[], $2::bigint[]) with ordinality as q (account_id, seq, n)
     on e.account_id = q.account_id
    and e.seq > q.seq
+ where e.account_id = any($1::text[])
  order by q.n, e.seq`
 
 // chains calls f with each entry of the accounts that follows the seq, in order

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -11,8 +12,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// rebuildPage is how many accounts are folded and rewritten at once.
-const rebuildPage = 500
+// A rebuild reads the chains of rebuildGroup shards at once, rebuildPage accounts
+// of each: entries of different accounts lie side by side on disk, and each page
+// of the table is then read a few times instead of once for every shard.
+const (
+	rebuildGroup = 8
+	rebuildPage  = 160
+)
 
 // rebuildLoop does this process's part of open rebuilds: the shards it owns.
 func (w *worker) rebuildLoop(ctx context.Context) {
@@ -50,8 +56,8 @@ func (w *worker) rebuildOwned(ctx context.Context) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(w.cfg.RebuildParallel)
-	for _, j := range jobs {
-		g.Go(func() error { return w.rebuildShard(gctx, j) })
+	for group := range slices.Chunk(jobs, rebuildGroup) {
+		g.Go(func() error { return w.rebuildShards(gctx, group) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -62,39 +68,38 @@ func (w *worker) rebuildOwned(ctx context.Context) error {
 // errNotOwner ends the work on a shard that is somebody else's by now.
 var errNotOwner = errors.New("the shard is not this process's any more")
 
-// rebuildShard folds the accounts of the shard page by page and rewrites their
-// rows. Reading and folding need no ownership and go on beside the live work;
-// the rewrite takes its turn with it.
-func (w *worker) rebuildShard(ctx context.Context, j rebuildJob) error {
+// rebuildShards folds the accounts of some shards page by page and rewrites
+// their rows. Reading and folding need no ownership and go on beside the live
+// work; the rewrite takes its turn with it.
+func (w *worker) rebuildShards(ctx context.Context, jobs []*rebuildJob) error {
 	w.mu.Lock()
-	s := w.shards[j.shard]
-	w.mu.Unlock()
-	if !s.usable() {
-		return nil
+	for _, j := range jobs {
+		j.owned = w.shards[j.shard]
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(s.ctx, func() { cancel(errNotOwner) })
-	defer stop()
+	w.mu.Unlock()
 	for {
-		ids, err := w.store.accountPage(ctx, j.shard, j.after, rebuildPage)
+		jobs = slices.DeleteFunc(jobs, func(j *rebuildJob) bool { return j.done || !j.owned.usable() })
+		if len(jobs) == 0 {
+			return nil
+		}
+		pages, err := w.store.accountPages(ctx, jobs, rebuildPage)
 		if err != nil {
 			return err
 		}
-		replays, err := w.replay(ctx, ids)
+		replays, err := w.replay(ctx, slices.Concat(pages...))
 		if err != nil {
 			return err
 		}
-		done := len(ids) < rebuildPage
-		to := j.after
-		if len(ids) > 0 {
-			to = ledger.AccountID(ids[len(ids)-1])
+		for i, j := range jobs {
+			n := len(pages[i])
+			err := w.rewritePage(ctx, j, replays[:n], n < rebuildPage)
+			if errors.Is(err, errNotOwner) {
+				j.owned = nil
+			} else if err != nil {
+				return err
+			}
+			replays = replays[n:]
 		}
-		err = w.rewritePage(ctx, s, j, to, replays, done)
-		if err != nil || done {
-			return err
-		}
-		j.after = to
 	}
 }
 
@@ -143,10 +148,11 @@ func (w *worker) replay(ctx context.Context, ids []string) ([]*replay, error) {
 
 // rewritePage writes a page of replays between two live rounds, and the
 // progress after it. A crash in between repeats the page.
-func (w *worker) rewritePage(ctx context.Context, s *shard, j rebuildJob, to ledger.AccountID, replays []*replay, done bool) error {
+func (w *worker) rewritePage(ctx context.Context, j *rebuildJob, replays []*replay, done bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.shards[s.number] != s || !s.usable() {
+	s := j.owned
+	if w.shards[j.shard] != s || !s.usable() {
 		return errNotOwner
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StatementTimeout)
@@ -182,11 +188,19 @@ func (w *worker) rewritePage(ctx context.Context, s *shard, j rebuildJob, to led
 	if err != nil {
 		return err
 	}
-	moved, err := w.store.progress(ctx, j, to, t, done, token)
-	if err == nil && !moved {
-		err = errNotOwner
+	to := j.after
+	if len(replays) > 0 {
+		to = replays[len(replays)-1].accountID
 	}
-	return err
+	moved, err := w.store.progress(ctx, j, to, t, done, token)
+	if err != nil {
+		return err
+	}
+	if !moved {
+		return errNotOwner
+	}
+	j.after, j.done = to, done
+	return nil
 }
 
 // rewrite writes those replays that can be written, and returns those that have

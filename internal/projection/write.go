@@ -109,7 +109,9 @@ func (w *worker) settle(ctx context.Context, writes []write, applied map[ledger.
 		}
 		s := w.shards[wr.accountID.Shard()]
 		delete(s.attempts, wr.accountID)
-		w.unpark(s, wr.accountID)
+		if s.parked[wr.accountID].retrying { // else these are the entries before the bad one
+			w.unpark(s, wr.accountID)
+		}
 		delay := at.Sub(wr.oldest)
 		w.delay = max(w.delay, delay)
 		w.metrics.delay.Observe(delay.Seconds())

@@ -31,21 +31,31 @@ type Contract struct {
 // valid OpenAPI 3.1 description.
 func New(t testing.TB) *Contract {
 	t.Helper()
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// load reads api.yaml once for all tests of a binary: compiling its schemas
+// takes longer than most tests.
+var load = sync.OnceValues(func() (*Contract, error) {
 	document, err := libopenapi.NewDocument(ledgerd.OpenAPI)
 	if err != nil {
-		t.Fatalf("read api.yaml: %v", err)
+		return nil, fmt.Errorf("read api.yaml: %w", err)
 	}
 	v, errs := validator.NewValidator(document, config.WithFormatAssertions(), config.WithStrictMode(),
 		config.WithStrictIgnorePaths("$.body.**metadata**"), // its names are the client's
 		config.WithStrictIgnoredHeadersExtra("Allow", "Connection", "Cache-Control", "Content-Security-Policy", "Traceparent"))
 	if len(errs) > 0 {
-		t.Fatalf("read api.yaml: %v", errs)
+		return nil, fmt.Errorf("read api.yaml: %v", errs)
 	}
 	if ok, errs := v.ValidateDocument(); !ok {
-		t.Fatalf("api.yaml is not valid OpenAPI 3.1:\n%s", describe(errs))
+		return nil, fmt.Errorf("api.yaml is not valid OpenAPI 3.1:\n%s", describe(errs))
 	}
-	return &Contract{validator: v}
-}
+	return &Contract{validator: v}, nil
+})
 
 // Check returns an error that says how an exchange breaks the contract:
 //
