@@ -93,7 +93,7 @@ func decideOpening(head *Head, op *Operation, at time.Time) (*Entry, *Refusal) {
 	if len(op.Metadata) > 0 {
 		details.Metadata = op.Metadata
 	}
-	posted := at.Truncate(time.Microsecond)
+	posted := at.UTC().Truncate(time.Microsecond)
 	return &Entry{
 		AccountID:   op.AccountID,
 		Seq:         1,
@@ -289,7 +289,7 @@ func refuseMovement(head *Head, currency Currency, leg *Leg) Code {
 // next returns the link after head with everything that is the same for all
 // kinds. Time never goes back along a chain, whatever the clocks do.
 func next(head *Head, op *Operation, at time.Time) *Entry {
-	posted := at.Truncate(time.Microsecond)
+	posted := at.UTC().Truncate(time.Microsecond)
 	if posted.Before(head.PostedAt) {
 		posted = head.PostedAt
 	}

@@ -275,6 +275,13 @@ func TestTimeNeverGoesBack(t *testing.T) {
 			t.Errorf("%s: posted %v, effective %v, want %v", name, e.PostedAt, e.EffectiveAt, c.posted)
 		}
 	}
+	elsewhere := noon.In(time.FixedZone("", 4*3600))
+	if e, _ := decide(headWith(nil), credit("A", 1, "k"), elsewhere); e.PostedAt != noon || e.EffectiveAt != noon {
+		t.Errorf("posted %v, effective %v, want both in UTC", e.PostedAt, e.EffectiveAt)
+	}
+	if e, _ := decide(nil, &Operation{Kind: KindOpened, AccountID: "A", Opening: &Opening{}}, elsewhere); e.PostedAt != noon || e.EffectiveAt != noon {
+		t.Errorf("opened %v, effective %v, want both in UTC", e.PostedAt, e.EffectiveAt)
+	}
 	op := credit("A", 1, "k")
 	op.EffectiveAt = time.Date(1969, 7, 20, 20, 17, 40, 1999, time.FixedZone("", 4*3600))
 	e, _ := decide(headWith(nil), op, noon)
