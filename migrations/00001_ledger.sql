@@ -91,7 +91,9 @@ create table entries (
   constraint entries_closed_is_empty check (status_after <> 'closed' or (balance_after = 0 and held_after = 0)),
   constraint entries_fencing_known check (fencing_after in
     ('lease', 'lease_required', 'external', 'external_required')),
-  constraint entries_money_has_key check ((idempotency_key is null) = (kind in ('opened', 'settings', 'fenced'))),
+  -- Of the entries of one transaction only the first has the key.
+  constraint entries_key_is_for_money check (idempotency_key is null or kind not in ('opened', 'settings', 'fenced')),
+  constraint entries_declined_has_key check (kind <> 'declined' or idempotency_key is not null),
   constraint entries_declined_has_reason check (kind <> 'declined' or reason is not null),
   constraint entries_hash_sizes check (octet_length(hash) = 32 and octet_length(request_hash) = 32)
 );

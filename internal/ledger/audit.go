@@ -156,7 +156,7 @@ func (a *Auditor) checkContent(e *Entry, report reporter) {
 		report(RuleContent, "details are not in canonical form")
 	}
 	money := e.Kind == KindCredit || e.Kind == KindDebit || e.Kind == KindDeclined
-	if money != (e.Key != "") || money != (e.Amount > 0) {
+	if !money && e.Key != "" || e.Kind == KindDeclined && e.Key == "" || money != (e.Amount > 0) {
 		report(RuleContent, "%s with amount %d and key %q", e.Kind, e.Amount, e.Key)
 	}
 	if (e.Kind == KindDeclined) != (details.Attempted != "") || e.Kind == KindDeclined && e.Reason == "" {

@@ -135,7 +135,7 @@ func TestAuditorFindsEachDamage(t *testing.T) {
 		"details that are not JSON":           {at(3, func(e *Entry) { e.Details = "{" }), []string{"3 content"}},
 		"details that are not canonical":      {at(3, func(e *Entry) { e.Details = `{"description": "d"}` }), []string{"3 content"}},
 		"details with unknown members":        {at(3, func(e *Entry) { e.Details = `{"x":1}` }), []string{"3 content"}},
-		"money without a key":                 {at(3, func(e *Entry) { e.Key = "" }), []string{"3 content"}},
+		"a decline without a key":             {at(4, func(e *Entry) { e.Key = "" }), []string{"4 content"}},
 		"settings with a key":                 {at(8, func(e *Entry) { e.Key = "k" }), []string{"8 content"}},
 		"settings with an amount":             {at(8, func(e *Entry) { e.Amount = 1 }), []string{"8 content"}},
 		"a decline without a reason":          {at(4, func(e *Entry) { e.Reason = "" }), []string{"4 content"}},

@@ -14,6 +14,9 @@ type headCache struct {
 	max      int
 	accounts map[AccountID]*list.Element // of *cachedHead
 	recent   *list.List                  // front = used last
+	// moved counts the tasks of each account that wait for, or are with, the
+	// runner of contended accounts: until it is done the later ones follow them.
+	moved map[AccountID]int
 }
 
 // cachedHead is what is remembered of one account.
@@ -27,7 +30,7 @@ type cachedHead struct {
 }
 
 func newHeadCache(limit int) *headCache {
-	return &headCache{max: limit, accounts: make(map[AccountID]*list.Element), recent: list.New()}
+	return &headCache{max: limit, accounts: make(map[AccountID]*list.Element), recent: list.New(), moved: make(map[AccountID]int)}
 }
 
 // get returns the remembered head when it belongs to the life.
@@ -76,11 +79,25 @@ func (c *headCache) contend(id AccountID, until time.Time) {
 	c.entry(id).contendedUntil = until
 }
 
+// contended reports whether operations on the account take the lock.
 func (c *headCache) contended(id AccountID, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.moved[id] > 0 {
+		return true
+	}
 	el, ok := c.accounts[id]
 	return ok && now.Before(el.Value.(*cachedHead).contendedUntil)
+}
+
+// move notes n more tasks of the account, or fewer, with the runner of contended
+// accounts.
+func (c *headCache) move(id AccountID, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.moved[id] += n; c.moved[id] <= 0 {
+		delete(c.moved, id)
+	}
 }
 
 // mayDecline takes one decline out of the account's bucket, if there is one.

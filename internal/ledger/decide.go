@@ -19,7 +19,10 @@ func decide(head *Head, op *Operation, at time.Time) (*Entry, *Refusal) {
 	if head == nil {
 		return nil, refuse(CodeAccountNotFound, "There is no account %s.", op.AccountID)
 	}
-	fence, r := decideToken(head, op)
+	if op.Kind == KindFenced {
+		return decideFence(head, op, at)
+	}
+	fence, r := decideToken(head, op.Kind, op.Token)
 	if r != nil {
 		return nil, r
 	}
@@ -31,29 +34,54 @@ func decide(head *Head, op *Operation, at time.Time) (*Entry, *Refusal) {
 	if op.Kind == KindSettings {
 		return decideSettings(head, op, fence, at)
 	}
-	return decideMovement(head, op, fence, at), nil
+	leg := Leg{AccountID: op.AccountID, Kind: op.Kind, Amount: op.Amount, Token: op.Token}
+	if reason := refuseMovement(head, op.Currency, &leg); reason != "" {
+		return decline(head, op, fence, reason, op.AccountID, at), nil
+	}
+	return move(head, op, &leg, fence, op.Counterparty, at), nil
 }
 
-// decideToken applies the account's fencing rule and returns the fence after
-// the operation. Settings are the operator's and never need a token, so that a
-// wrong rule can be taken back.
-func decideToken(head *Head, op *Operation) (Token, *Refusal) {
-	fence, rule := head.State.Fence, head.State.Fencing
+// decideToken applies the account's fencing rule to a write of the kind and
+// returns the fence after it. Settings are the operator's and never need a
+// token, so that a wrong rule can be taken back.
+func decideToken(head *Head, kind Kind, token Token) (Token, *Refusal) {
+	id, fence, rule := head.Account.ID, head.State.Fence, head.State.Fencing
 	var r *Refusal
 	switch {
-	case op.Token == 0 && rule.Required && op.Kind != KindSettings:
-		return 0, refuse(CodeTokenRequired, "Writes to %s must carry a Fencing-Token.", op.AccountID)
-	case op.Token == 0 || op.Token == fence:
+	case token == 0 && rule.Required && kind != KindSettings:
+		return 0, refuse(CodeTokenRequired, "Writes to %s must carry a Fencing-Token.", id)
+	case token == 0 || token == fence:
 		return fence, nil
-	case op.Token < fence:
-		r = refuse(CodeStaleToken, "Token %d is older than %d: somebody else owns %s now. Stop.", op.Token, fence, op.AccountID)
+	case token < fence:
+		r = refuse(CodeStaleToken, "Token %d is older than %d: somebody else owns %s now. Stop.", token, fence, id)
 	case rule.Source == SourceExternal:
-		return op.Token, nil
+		return token, nil
 	default:
-		r = refuse(CodeTokenFromTheFuture, "Token %d was never handed out for %s: its newest is %d.", op.Token, op.AccountID, fence)
+		r = refuse(CodeTokenFromTheFuture, "Token %d was never handed out for %s: its newest is %d.", token, id, fence)
 	}
-	r.Presented, r.Current = int64(op.Token), int64(fence)
+	r.Presented, r.Current = int64(token), int64(fence)
 	return 0, r
+}
+
+// decideFence makes the link that shuts out every older token before a new
+// owner of the account's lease is told that it is one. A token that is not
+// above the fence belongs to an acquirer that lost meanwhile.
+func decideFence(head *Head, op *Operation, at time.Time) (*Entry, *Refusal) {
+	s := head.State
+	switch {
+	case s.Fencing.Source != SourceLease:
+		return nil, refuse(CodeFencingExternal, "The tokens of %s come from another coordinator.", op.AccountID)
+	case s.Status == Closed:
+		return nil, refuse(CodeAccountClosed, "The account %s is closed.", op.AccountID)
+	case op.Token <= s.Fence:
+		r := refuse(CodeLeaseHeld, "Somebody else acquired the lease of %s meanwhile.", op.AccountID)
+		r.Presented, r.Current = int64(op.Token), int64(s.Fence)
+		return nil, r
+	}
+	e := next(head, op, at)
+	e.After = s
+	e.After.Fence = op.Token
+	return e, nil
 }
 
 func decideOpening(head *Head, op *Operation, at time.Time) (*Entry, *Refusal) {
@@ -120,43 +148,139 @@ func decideSettings(head *Head, op *Operation, fence Token, at time.Time) (*Entr
 	return e, nil
 }
 
-func decideMovement(head *Head, op *Operation, fence Token, at time.Time) *Entry {
+// decideLegs computes the links of an operation with several legs, in their
+// order: all of them, or one declined entry in the chain of the first account.
+// head gives the head of an account, nil when there is none. With a refusal or
+// a decline it also says which account is the reason.
+//
+// Like decide it is pure, and the order of the checks is the same: what writes
+// nothing is found out for all legs before any business rule is asked.
+func decideLegs(head func(AccountID) *Head, op *Operation, at time.Time) ([]*Entry, AccountID, *Refusal) {
+	heads := make(map[AccountID]*Head, len(op.Legs))
+	for i := range op.Legs {
+		leg := &op.Legs[i]
+		h := heads[leg.AccountID]
+		if h == nil {
+			before := head(leg.AccountID)
+			if before == nil {
+				return nil, leg.AccountID, refuse(CodeAccountNotFound, "There is no account %s.", leg.AccountID)
+			}
+			copied := *before
+			h = &copied
+			heads[leg.AccountID] = h
+		}
+		if _, r := decideToken(h, leg.Kind, leg.Token); r != nil {
+			return nil, leg.AccountID, r
+		}
+	}
+	first := *heads[op.AccountID]
+	links := make([]*Entry, 0, len(op.Legs))
+	reason, blamed := refuseTogether(heads, op)
+	for i := range op.Legs {
+		leg := &op.Legs[i]
+		h := heads[leg.AccountID]
+		if reason == "" {
+			reason, blamed = refuseMovement(h, op.Currency, leg), leg.AccountID
+		}
+		if reason != "" {
+			fence, _ := decideToken(&first, op.Legs[0].Kind, op.Legs[0].Token) // accepted above
+			return []*Entry{decline(&first, op, fence, reason, blamed, at)}, blamed, nil
+		}
+		fence, r := decideToken(h, leg.Kind, leg.Token)
+		if r != nil { // a later leg of the account has an older token than an earlier one
+			return nil, leg.AccountID, r
+		}
+		e := move(h, op, leg, fence, op.counterparty(i), at)
+		h.Seq, h.State, h.PostedAt = e.Seq, e.After, e.PostedAt
+		links = append(links, e)
+	}
+	return links, "", nil
+}
+
+// refuseTogether returns what is wrong with the legs as a whole, and the
+// account at which it shows.
+func refuseTogether(heads map[AccountID]*Head, op *Operation) (Code, AccountID) {
+	if op.Kind == KindTransfer && op.Legs[0].AccountID == op.Legs[1].AccountID {
+		return CodeSameAccount, op.AccountID
+	}
+	// Money does not change its currency on the way: each currency adds up to
+	// zero for itself.
+	sums := make(map[Currency]Amount, 1)
+	for i := range op.Legs {
+		sums[heads[op.Legs[i].AccountID].Account.Currency] += op.Legs[i].signed()
+	}
+	for i := range op.Legs {
+		if id := op.Legs[i].AccountID; sums[heads[id].Account.Currency] != 0 && heads[id].Account.Currency != heads[op.AccountID].Account.Currency {
+			return CodeCurrencyMismatch, id
+		}
+	}
+	return "", ""
+}
+
+// move makes the link of one movement that the account takes.
+func move(head *Head, op *Operation, leg *Leg, fence Token, counterparty string, at time.Time) *Entry {
 	e := next(head, op, at)
-	e.Amount = op.Amount
+	e.AccountID, e.Kind, e.Amount, e.Counterparty = leg.AccountID, leg.Kind, leg.Amount, counterparty
 	e.After = head.State
 	e.After.Fence = fence
-	details := Details{Description: op.Description}
-	if len(op.Metadata) > 0 {
-		details.Metadata = op.Metadata
+	e.After.Balance += leg.signed()
+	details := op.details()
+	e.Details = details.String()
+	return e
+}
+
+// decline makes the link that records a refusal under the operation's key. It
+// moves nothing.
+func decline(head *Head, op *Operation, fence Token, reason Code, blamed AccountID, at time.Time) *Entry {
+	e := next(head, op, at)
+	e.Kind, e.Amount, e.Reason = KindDeclined, op.Amount, string(reason)
+	if len(op.Legs) > 0 {
+		e.Amount, e.Counterparty = op.Legs[0].Amount, op.counterparty(0)
 	}
-	if reason := refuseMovement(head, op); reason != "" {
-		e.Kind, e.Reason = KindDeclined, string(reason)
-		details.Attempted = op.Kind
-	} else if op.Kind == KindCredit {
-		e.After.Balance += op.Amount
-	} else {
-		e.After.Balance -= op.Amount
+	e.After = head.State
+	e.After.Fence = fence
+	details := op.details()
+	details.Attempted = op.Kind
+	if blamed != op.AccountID {
+		details.RefusedBy = blamed
 	}
 	e.Details = details.String()
 	return e
 }
 
+func (op *Operation) details() Details {
+	d := Details{Description: op.Description}
+	if len(op.Metadata) > 0 {
+		d.Metadata = op.Metadata
+	}
+	return d
+}
+
+// counterparty returns what the entry of leg i says about the other side: its
+// account when there are two legs, else what the operation says.
+func (op *Operation) counterparty(i int) string {
+	if len(op.Legs) == 2 {
+		return string(op.Legs[1-i].AccountID)
+	}
+	return op.Counterparty
+}
+
 // refuseMovement returns why the account does not take the movement, "" when it does.
-func refuseMovement(head *Head, op *Operation) Code {
+func refuseMovement(head *Head, currency Currency, leg *Leg) Code {
 	s := head.State
 	switch {
-	case op.Currency != "" && op.Currency != head.Account.Currency:
+	case currency != "" && currency != head.Account.Currency:
 		return CodeCurrencyMismatch
 	case s.Status == Closed:
 		return CodeAccountClosed
-	case op.Kind == KindDebit && s.Status == Frozen:
+	case leg.Kind == KindDebit && s.Status == Frozen:
 		return CodeAccountFrozen
-	case op.Kind == KindDebit && s.Available() < op.Amount:
+	case leg.Kind == KindDebit && s.Available() < leg.Amount:
 		return CodeInsufficientFunds
 	// Written as subtractions from the limit, so that nothing can wrap.
-	case op.Kind == KindCredit && (s.Balance > MaxAmount-op.Amount || s.Available() > MaxAmount-op.Amount):
+	case leg.Kind == KindCredit && (s.Balance > MaxAmount-leg.Amount || s.Available() > MaxAmount-leg.Amount):
 		return CodeBalanceLimit
-	case op.Kind == KindDebit && s.Balance < -MaxAmount+op.Amount:
+	case leg.Kind == KindDebit && s.Balance < -MaxAmount+leg.Amount:
 		return CodeBalanceLimit
 	}
 	return ""
@@ -186,7 +310,14 @@ func next(head *Head, op *Operation, at time.Time) *Entry {
 // seal completes a link that decide made: whose request it is, and its place in
 // the chain.
 func seal(e *Entry, t *task, prev [32]byte) {
-	e.TransactionID, e.Key, e.RequestHash = t.transactionID, t.op.Key, t.requestHash
+	e.Key = t.op.Key
+	sealFurther(e, t, prev)
+}
+
+// sealFurther seals a link behind the first of an operation, which alone has
+// the key.
+func sealFurther(e *Entry, t *task, prev [32]byte) {
+	e.TransactionID, e.RequestHash = t.transactionID, t.requestHash
 	e.HashVersion = HashVersion
 	e.Hash = ChainHash(prev, e)
 }

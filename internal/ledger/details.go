@@ -37,6 +37,9 @@ type Details struct {
 	// Metadata is nil when absent. A settings entry that removed all metadata
 	// has an empty one.
 	Metadata Metadata `json:"metadata,omitzero"`
+	// RefusedBy is the account that declined a leg, when it is not the account
+	// of the entry.
+	RefusedBy AccountID `json:"refused_by,omitempty"`
 	// Reset is true when a settings entry lowered the fence.
 	Reset bool `json:"reset,omitzero"`
 }
@@ -61,6 +64,9 @@ func (d *Details) String() string {
 	if d.Metadata != nil {
 		b = appendName(b, "metadata")
 		b = d.Metadata.appendJSON(b)
+	}
+	if d.RefusedBy != "" {
+		b = appendMember(b, "refused_by", string(d.RefusedBy))
 	}
 	if d.Reset {
 		b = append(appendName(b, "reset"), "true"...)

@@ -23,6 +23,10 @@ const (
 	KindCredit Kind = "credit"
 	// KindDebit took money.
 	KindDebit Kind = "debit"
+	// KindTransfer and KindTransaction are kinds of operations alone: their
+	// entries are credits and debits.
+	KindTransfer    Kind = "transfer"
+	KindTransaction Kind = "transaction"
 	// KindHold set money aside.
 	KindHold Kind = "hold"
 	// KindCapture took money that had been set aside.
@@ -46,10 +50,12 @@ type Entry struct {
 	Amount        Amount
 	After         State
 	TransactionID uuid.UUID
-	// Key is the idempotency key, "" for entries that have none.
+	// Key is the idempotency key, "" for entries that have none. Of the entries
+	// of one transaction only the first has it.
 	Key         string
 	RequestHash [32]byte
-	// Counterparty is free text about the other side, "" when absent.
+	// Counterparty is free text about the other side, "" when absent; with two
+	// legs it is the account of the other one.
 	Counterparty string
 	// HoldSeq is the hold that a capture or release belongs to, 0 when absent.
 	HoldSeq Seq

@@ -15,6 +15,7 @@ const (
 	CodeAccountClosed     Code = "account_closed"
 	CodeBalanceLimit      Code = "balance_limit"
 	CodeCurrencyMismatch  Code = "currency_mismatch"
+	CodeSameAccount       Code = "same_account"
 
 	CodeInvalid             Code = "invalid_request"
 	CodeAccountNotFound     Code = "account_not_found"
@@ -26,6 +27,8 @@ const (
 	CodeStaleToken          Code = "stale_fencing_token"
 	CodeTokenFromTheFuture  Code = "token_from_the_future"
 	CodeFencingResetRefused Code = "fencing_reset_refused"
+	CodeLeaseHeld           Code = "lease_held"
+	CodeFencingExternal     Code = "fencing_external"
 	CodeTokenRequired       Code = "fencing_token_required"
 	CodeSeqMismatch         Code = "seq_mismatch"
 	CodeTooManyDeclines     Code = "too_many_declines"

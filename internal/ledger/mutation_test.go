@@ -38,22 +38,27 @@ func TestGuardsAreReal(t *testing.T) {
 		},
 		{
 			Name: "a refusal needs a head that was read", File: "plan.go",
-			Old: "case refusal != nil && w.fresh:", New: "case refusal != nil:",
+			Old: "case refusal != nil && fresh:", New: "case refusal != nil:",
 			Test: "TestRefusalIsNeverFromMemory",
 		},
 		{
 			Name: "the key comes first", File: "plan.go",
-			Old: "if p.asked[t.op.AccountID] {", New: "if p.asked[t.op.AccountID] && p.r.lane.keys.has(t.fingerprint) {",
+			Old: "if p.asked[t.op.AccountID] {", New: "if p.asked[t.op.AccountID] && p.r.w.laneOf(t.op.AccountID).keys.has(t.fingerprint) {",
 			Test: "TestKeyComesFirstForAllOfABatch",
 		},
 		{
+			Name: "a decline for another account needs a head that was read", File: "plan.go",
+			Old: "blamed != t.op.AccountID && !w.fresh && w.added == 0", New: "!w.fresh && w.added == 0 && w == nil",
+			Test: "TestDeclineForAnotherAccountIsFresh",
+		},
+		{
 			Name: "stale tokens", File: "decide.go",
-			Old: "case op.Token < fence:", New: "case op.Token < fence-1:",
+			Old: "case token < fence:", New: "case token < fence-1:",
 			Test: "TestDecideToken",
 		},
 		{
 			Name: "enough money", File: "decide.go",
-			Old: "s.Available() < op.Amount:", New: "s.Available() <= op.Amount:",
+			Old: "s.Available() < leg.Amount:", New: "s.Available() <= leg.Amount:",
 			Test: "TestDecideMovement",
 		},
 	})

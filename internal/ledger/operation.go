@@ -6,19 +6,27 @@ import (
 	"time"
 )
 
-// Operation is one request to add a link to an account's chain. Build it with
-// the fields of its kind, give it to Writer.Apply, and do not change it after.
+// Operation is one request to add links: one to an account's chain, or several
+// to the chains of several accounts, all or none. Build it with the fields of
+// its kind, give it to Writer.Apply, and do not change it after.
 type Operation struct {
-	// Kind is KindOpened, KindSettings, KindCredit or KindDebit.
-	Kind      Kind
+	// Kind is KindOpened, KindSettings, KindFenced, KindCredit, KindDebit,
+	// KindTransfer or KindTransaction.
+	Kind Kind
+	// AccountID is the account of the operation; with several legs that of the
+	// first, whose chain keeps the key.
 	AccountID AccountID
+	// Legs are the movements of a KindTransfer (two, a debit and a credit of the
+	// same amount) or of a KindTransaction (2 to LegsMax). They are applied in
+	// their order, and their sum is zero.
+	Legs []Leg
 
 	// Key is the idempotency key, 1–255 visible ASCII characters. Operations
 	// that move money need one; opening and settings have none.
 	Key string
 	// Amount is 1 … MaxAmount for a credit or debit.
 	Amount Amount
-	// Currency, when given, must be the account's.
+	// Currency, when given, must be that of every account.
 	Currency     Currency
 	Description  string
 	Counterparty string
@@ -26,9 +34,11 @@ type Operation struct {
 	EffectiveAt time.Time
 	Metadata    Metadata
 
-	// IfMatch, when not 0, is the seq that the head must have.
+	// IfMatch, when not 0, is the seq that the head must have. Operations with
+	// legs have none.
 	IfMatch Seq
-	// Token, when not 0, is the fencing token that the writer presents.
+	// Token, when not 0, is the fencing token that the writer presents; for
+	// KindFenced it is the new fence. Operations with legs have it in each leg.
 	Token Token
 
 	// Opening is set for KindOpened alone.
@@ -36,6 +46,27 @@ type Operation struct {
 	// Change is set for KindSettings alone.
 	Change *Change
 }
+
+// Leg is one movement of an operation on several accounts.
+type Leg struct {
+	AccountID AccountID
+	// Kind is KindCredit or KindDebit.
+	Kind   Kind
+	Amount Amount
+	// Token, when not 0, is the fencing token for the leg's account.
+	Token Token
+}
+
+// signed returns the amount as the leg changes its account's balance.
+func (l *Leg) signed() Amount {
+	if l.Kind == KindDebit {
+		return -l.Amount
+	}
+	return l.Amount
+}
+
+// LegsMax is the largest number of legs of one transaction.
+const LegsMax = 1000
 
 // Opening is what an account is opened with.
 type Opening struct {
@@ -61,9 +92,13 @@ type Change struct {
 
 // Receipt is the answer to an operation that is in the chain.
 type Receipt struct {
-	// Entry is the link of the operation, or the head when nothing changed.
+	// Entry is the link of the operation, or the head when nothing changed. With
+	// several legs it is the entry of the first, which has the key.
 	Entry   Entry
 	Account Account
+	// Legs are all entries of an operation with several legs that was not
+	// declined, in the order of the legs.
+	Legs []TransactionEntry
 	// Replayed is true when the entry was there before this request.
 	Replayed bool
 	// Unchanged is true when the settings or the opening were already so.
@@ -99,6 +134,11 @@ func (op *Operation) requestHash() [32]byte {
 		b = appendAbsent(b)
 	} else {
 		b = appendText(b, op.Metadata.String())
+	}
+	for i := range op.Legs {
+		b = appendText(b, string(op.Legs[i].AccountID))
+		b = appendText(b, string(op.Legs[i].Kind))
+		b = appendInt(b, int64(op.Legs[i].Amount))
 	}
 	if o := op.Opening; o != nil {
 		b = appendText(b, string(o.Currency))
@@ -158,11 +198,24 @@ func (op *Operation) Validate() error {
 	}
 	switch op.Kind {
 	case KindCredit, KindDebit:
+		if op.Amount < 1 || op.Amount > MaxAmount {
+			return fmt.Errorf("amount must be 1 to %d", MaxAmount)
+		}
+		return op.validateMovement()
+	case KindTransfer, KindTransaction:
+		if err := op.validateLegs(); err != nil {
+			return err
+		}
 		return op.validateMovement()
 	case KindOpened:
 		return op.Opening.validate()
 	case KindSettings:
 		return op.Change.validate()
+	case KindFenced:
+		if op.Token < 1 || op.Token > MaxToken {
+			return fmt.Errorf("a fence must be 1 to %d", MaxToken)
+		}
+		return nil
 	default:
 		return fmt.Errorf("an operation of kind %q cannot be requested", op.Kind)
 	}
@@ -172,13 +225,46 @@ func (op *Operation) validateMovement() error {
 	if err := ValidateKey(op.Key); err != nil {
 		return err
 	}
-	if op.Amount < 1 || op.Amount > MaxAmount {
-		return fmt.Errorf("amount must be 1 to %d", MaxAmount)
-	}
 	if !op.EffectiveAt.IsZero() {
 		if y := op.EffectiveAt.UTC().Year(); y < 1 || y > 9999 {
 			return fmt.Errorf("effective_at must be in the years 1 to 9999")
 		}
+	}
+	return nil
+}
+
+// validateLegs checks what can be said without the accounts: the sum per
+// currency is checked when they are known.
+func (op *Operation) validateLegs() error {
+	if n := len(op.Legs); n < 2 || n > LegsMax {
+		return fmt.Errorf("a transaction has 2 to %d legs, this has %d", LegsMax, n)
+	}
+	if op.AccountID != op.Legs[0].AccountID {
+		return fmt.Errorf("the account of the operation is that of its first leg")
+	}
+	if op.IfMatch != 0 || op.Token != 0 || op.Amount != 0 {
+		return fmt.Errorf("an operation with legs has its amounts and tokens in them, and no If-Match")
+	}
+	if op.Kind == KindTransfer && (len(op.Legs) != 2 ||
+		op.Legs[0].Kind != KindDebit || op.Legs[1].Kind != KindCredit) {
+		return fmt.Errorf("a transfer is a debit of one account and a credit of another")
+	}
+	var sum Amount // 1,000 legs of 2^53 stay below 2^63
+	for i := range op.Legs {
+		leg := &op.Legs[i]
+		if _, err := ParseAccountID(string(leg.AccountID)); err != nil {
+			return fmt.Errorf("leg %d: %w", i+1, err)
+		}
+		if leg.Kind != KindCredit && leg.Kind != KindDebit {
+			return fmt.Errorf("leg %d: direction must be credit or debit", i+1)
+		}
+		if leg.Amount < 1 || leg.Amount > MaxAmount {
+			return fmt.Errorf("leg %d: amount must be 1 to %d", i+1, MaxAmount)
+		}
+		sum += leg.signed()
+	}
+	if sum != 0 {
+		return fmt.Errorf("the credits and debits of a transaction must be equal, these differ by %d", sum)
 	}
 	return nil
 }

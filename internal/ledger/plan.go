@@ -1,9 +1,13 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // plan is one round of one runner: what is asked, what was learnt, what was
@@ -18,6 +22,8 @@ type plan struct {
 	keyTask  []*task // by index in question.keys
 	linkTask []*task // by index in question.seqs
 	found    map[*task]*Entry
+	legs     map[uuid.UUID][]TransactionEntry // of found transactions
+	single   [1]*Entry                        // the link of an operation without legs
 
 	accounts map[AccountID]int // index in working
 	working  []working
@@ -40,6 +46,9 @@ type working struct {
 	// this batch on top. Only from a fresh head is an operation refused.
 	fresh bool
 	added int
+	// blocked is true once an operation on the account was left for another
+	// round: those behind it wait too, so that their order stays.
+	blocked bool
 }
 
 type scopedKey struct {
@@ -76,6 +85,7 @@ func newPlan(r *runner, st *guardState) *plan {
 	clear(p.follow)
 	p.keyTask, p.linkTask = p.keyTask[:0], p.linkTask[:0]
 	p.working, p.links, p.follow = p.working[:0], p.links[:0], p.follow[:0]
+	p.legs = nil
 	p.waiting = nil // handed to the caller
 	p.question.reset()
 	p.write.reset(st.life)
@@ -91,12 +101,14 @@ func (q *question) reset() {
 // when all is set. It reports whether there is anything.
 func (p *plan) ask(tasks []*task, all bool) bool {
 	for _, t := range tasks {
-		id := t.op.AccountID
-		if p.asked[id] || !all && !t.mustLook && p.remembered(id) && !p.r.lane.keys.has(t.fingerprint) {
-			continue
+		whole := all || t.mustLook || p.r.w.laneOf(t.op.AccountID).keys.has(t.fingerprint)
+		for _, id := range t.accounts {
+			if p.asked[id] || !whole && p.remembered(id) {
+				continue
+			}
+			p.asked[id] = true
+			p.question.accounts = append(p.question.accounts, string(id))
 		}
-		p.asked[id] = true
-		p.question.accounts = append(p.question.accounts, string(id))
 	}
 	if len(p.question.accounts) == 0 {
 		return false
@@ -117,7 +129,7 @@ func (p *plan) remembered(id AccountID) bool {
 	if _, ok := p.accounts[id]; ok {
 		return true
 	}
-	head, ok := p.r.lane.heads.get(id, p.st.life)
+	head, ok := p.r.w.laneOf(id).heads.get(id, p.st.life)
 	if ok {
 		p.accounts[id] = len(p.working)
 		p.working = append(p.working, working{head: head, exists: true})
@@ -152,7 +164,7 @@ func (p *plan) learn(a *answer) {
 		w := working{fresh: true}
 		if head := a.heads[id]; head != nil {
 			w.head, w.exists = *head, true
-			if p.r.lane.heads.observed(*head, p.st.life, until) {
+			if p.r.w.laneOf(id).heads.observed(*head, p.st.life, until) {
 				p.foreign = true
 			}
 		}
@@ -176,10 +188,15 @@ func (p *plan) learn(a *answer) {
 
 // decide answers the tasks whose entry was found and folds the others, in their
 // order, into the write.
-func (p *plan) decide(ctx context.Context, tasks []*task) error {
-	if len(p.found) > 0 && p.st.standbys {
-		if err := p.r.w.barrier(ctx); err != nil {
-			return fmt.Errorf("commit barrier: %w", err)
+func (p *plan) decide(ctx context.Context, conn *pgx.Conn, tasks []*task) error {
+	if len(p.found) > 0 {
+		if p.st.standbys {
+			if err := p.r.w.barrier(ctx); err != nil {
+				return fmt.Errorf("commit barrier: %w", err)
+			}
+		}
+		if err := p.findLegs(ctx, conn); err != nil {
+			return err
 		}
 	}
 	for _, t := range tasks {
@@ -192,54 +209,131 @@ func (p *plan) decide(ctx context.Context, tasks []*task) error {
 	return nil
 }
 
+// findLegs reads the other entries of the transactions that keys have led to.
+// They never change, so they need not be of the look's snapshot.
+func (p *plan) findLegs(ctx context.Context, conn *pgx.Conn) error {
+	var ids []uuid.UUID
+	for t, e := range p.found {
+		if len(t.op.Legs) > 0 && e.Kind != KindDeclined && e.RequestHash == t.requestHash {
+			ids = append(ids, e.TransactionID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	entries, err := readTransactions(ctx, conn, ids)
+	if err != nil {
+		return err
+	}
+	p.legs = entries
+	return nil
+}
+
 // answerFound answers a task from the entry that its key, or its link, has.
 func (p *plan) answerFound(t *task, e *Entry) {
-	account := p.working[p.accounts[t.op.AccountID]].head.Account
 	own := e.TransactionID == t.transactionID
 	switch {
 	case e.RequestHash == t.requestHash:
 		if !own {
 			p.r.w.metrics.replays.Inc()
 		}
-		t.succeed(&Receipt{Entry: *e, Account: account, Replayed: !own, Unchanged: !own && e.Kind == KindOpened})
+		account := p.working[p.accounts[t.op.AccountID]].head.Account
+		r := &Receipt{Entry: *e, Account: account, Replayed: !own, Unchanged: !own && e.Kind == KindOpened}
+		if len(t.op.Legs) > 0 && e.Kind != KindDeclined {
+			r.Legs = inLegOrder(t.op.Legs, p.legs[e.TransactionID])
+		}
+		t.succeed(r)
 	case t.op.Kind == KindOpened:
 		t.fail(refuse(CodeAccountExists, "The account %s exists with other attributes.", t.op.AccountID))
 	default:
-		t.fail(refuse(CodeKeyReused, "The idempotency key was used on %s for another operation, at seq %d.", t.op.AccountID, e.Seq))
+		t.fail(keyReused(t, e))
 	}
+}
+
+func keyReused(t *task, e *Entry) *Refusal {
+	return refuse(CodeKeyReused, "The idempotency key was used on %s for another operation, at seq %d.", t.op.AccountID, e.Seq)
+}
+
+// inLegOrder brings the entries of a transaction, which come by account and
+// seq, into the order of the legs.
+func inLegOrder(legs []Leg, entries []TransactionEntry) []TransactionEntry {
+	next := make(map[AccountID]int, len(entries)) // where the account's entries start
+	for i := len(entries) - 1; i >= 0; i-- {
+		next[entries[i].Entry.AccountID] = i
+	}
+	ordered := make([]TransactionEntry, 0, len(legs))
+	for i := range legs {
+		n := next[legs[i].AccountID]
+		next[legs[i].AccountID]++
+		ordered = append(ordered, entries[n])
+	}
+	return ordered
 }
 
 // fold decides one task on top of what the batch has so far.
 func (p *plan) fold(t *task) {
-	i, ok := p.accounts[t.op.AccountID]
-	if !ok { // forgotten between ask and now; cannot happen, and costs one look
-		p.wait(t)
-		return
+	for _, id := range t.accounts {
+		// An account is unknown here only when it was forgotten since ask.
+		if i, ok := p.accounts[id]; !ok || p.working[i].blocked {
+			p.wait(t)
+			return
+		}
 	}
-	key := scopedKey{t.op.AccountID, t.op.Key}
-	if n, ok := p.byKey[key]; ok && t.op.Key != "" {
-		p.follow = append(p.follow, follower{t, n})
-		return
+	if t.op.Key != "" {
+		if n, ok := p.byKey[scopedKey{t.op.AccountID, t.op.Key}]; ok {
+			p.follow = append(p.follow, follower{t, n})
+			return
+		}
 	}
-	w := &p.working[i]
-	head := &w.head
-	if !w.exists {
-		head = nil
-	}
-	e, refusal := decide(head, t.op, p.at)
-	if refusal == nil && e != nil && e.Kind == KindDeclined {
+	links, blamed, refusal := p.decideTask(t)
+	declined := len(links) > 0 && links[0].Kind == KindDeclined
+	if declined {
+		// The INSERT checks the head that the decline is written on, but not that
+		// of another account which is the reason for it.
+		if w := p.of(blamed); blamed != t.op.AccountID && !w.fresh && w.added == 0 {
+			p.wait(t)
+			return
+		}
 		refusal = p.limitDeclines(t)
 	}
+	fresh := p.of(blamed).fresh && p.asked[t.op.AccountID]
 	switch {
-	case refusal != nil && w.fresh:
+	case refusal != nil && fresh:
 		t.fail(refusal)
-	case e == nil && refusal == nil && w.fresh:
+	case len(links) == 0 && refusal == nil && fresh:
+		w := p.of(t.op.AccountID)
 		t.succeed(&Receipt{Entry: headEntry(&w.head), Account: w.head.Account, Unchanged: true})
-	case refusal != nil || e == nil:
+	case refusal != nil || len(links) == 0:
 		p.wait(t)
 	default:
-		p.add(t, w, e)
+		p.add(t, links)
 	}
+}
+
+// decideTask returns the links of the task, or why there are none, and the
+// account that is the reason.
+func (p *plan) decideTask(t *task) ([]*Entry, AccountID, *Refusal) {
+	if len(t.op.Legs) > 0 {
+		links, blamed, r := decideLegs(p.head, t.op, p.at)
+		return links, cmp.Or(blamed, t.op.AccountID), r
+	}
+	e, r := decide(p.head(t.op.AccountID), t.op, p.at)
+	if e == nil {
+		return nil, t.op.AccountID, r
+	}
+	p.single[0] = e
+	return p.single[:], t.op.AccountID, nil
+}
+
+func (p *plan) of(id AccountID) *working { return &p.working[p.accounts[id]] }
+
+// head returns the head of an account as this batch sees it, nil when the
+// account does not exist.
+func (p *plan) head(id AccountID) *Head {
+	if w := p.of(id); w.exists {
+		return &w.head
+	}
+	return nil
 }
 
 // limitDeclines refuses a decline that the account has no room for. A task
@@ -248,71 +342,109 @@ func (p *plan) limitDeclines(t *task) *Refusal {
 	if t.unknown || t.counted {
 		return nil
 	}
-	if p.r.lane.heads.mayDecline(t.op.AccountID, p.r.w.cfg.Declines, time.Now()) {
+	if p.r.w.laneOf(t.op.AccountID).heads.mayDecline(t.op.AccountID, p.r.w.cfg.Declines, time.Now()) {
 		t.counted = true
 		return nil
 	}
 	return refuse(CodeTooManyDeclines, "Too many operations on %s were declined lately. Repeat the request later.", t.op.AccountID)
 }
 
-func (p *plan) add(t *task, w *working, e *Entry) {
-	seal(e, t, w.head.Hash)
-	account := w.head.Account
-	w.head = headAfter(account, e, t.op)
-	w.exists, w.fresh = true, false
-	w.added++
-	t.attempted = e.Seq
-	receipt := &Receipt{Entry: *e, Account: w.head.Account}
+// add puts the links of a task into the write and moves the heads on.
+func (p *plan) add(t *task, links []*Entry) {
+	receipt := &Receipt{}
+	if len(links) > 1 {
+		receipt.Legs = make([]TransactionEntry, len(links))
+	}
+	for i, e := range links {
+		w := p.of(e.AccountID)
+		if i == 0 {
+			seal(e, t, w.head.Hash)
+		} else {
+			sealFurther(e, t, w.head.Hash)
+		}
+		w.head = headAfter(w.head.Account, e, t.op)
+		w.exists, w.fresh = true, false
+		w.added++
+		if i == 0 {
+			t.attempted = e.Seq
+			receipt.Entry, receipt.Account = *e, w.head.Account
+		}
+		stored := &receipt.Entry
+		if receipt.Legs != nil {
+			receipt.Legs[i] = TransactionEntry{Account: w.head.Account, Entry: *e}
+			stored = &receipt.Legs[i].Entry
+		}
+		p.write.entries = append(p.write.entries, stored)
+		if e.Kind == KindOpened {
+			p.write.opened = append(p.write.opened, w.head)
+		}
+		if e.Kind == KindSettings && t.op.Change.Metadata != nil {
+			p.write.change(w.head)
+		}
+	}
 	if t.op.Key != "" {
 		p.byKey[scopedKey{t.op.AccountID, t.op.Key}] = len(p.links)
 	}
 	p.links = append(p.links, link{t, receipt})
-	p.write.entries = append(p.write.entries, &receipt.Entry)
-	if e.Kind == KindOpened {
-		p.write.opened = append(p.write.opened, w.head)
-	}
-	if e.Kind == KindSettings && t.op.Change.Metadata != nil {
-		p.write.change(w.head)
-	}
 }
 
-// wait leaves the task for another round, which reads before it decides.
+// wait leaves the task, and those behind it on its accounts, for another round,
+// which reads before it decides.
 func (p *plan) wait(t *task) {
 	t.mustLook = true
+	for _, id := range t.accounts {
+		if i, ok := p.accounts[id]; ok {
+			p.working[i].blocked = true
+		}
+	}
 	p.waiting = append(p.waiting, t)
 }
 
 // committed remembers the new heads and answers everybody whose link is durable now.
 func (p *plan) committed() {
-	lane, m := p.r.lane, p.r.w.metrics
+	w, m := p.r.w, p.r.w.metrics
 	var hints []Committed
 	for i := range p.working {
-		if w := &p.working[i]; w.added > 0 {
-			lane.heads.put(w.head, p.st.life)
-			if p.r.w.cfg.Committed != nil {
-				hints = append(hints, Committed{w.head.Account.ID, w.head.Seq})
+		if a := &p.working[i]; a.added > 0 {
+			id := a.head.Account.ID
+			w.laneOf(id).heads.put(a.head, p.st.life)
+			if w.cfg.Committed != nil {
+				hints = append(hints, Committed{id, a.head.Seq})
 			}
 		}
 	}
-	for _, l := range p.links {
-		e := &l.receipt.Entry
+	for _, e := range p.write.entries {
 		m.entries.WithLabelValues(string(e.Kind)).Inc()
 		if e.Kind == KindDeclined {
 			m.declines.WithLabelValues(e.Reason).Inc()
 		}
-		if e.Key != "" {
-			lane.keys.add(l.task.fingerprint)
+	}
+	for _, l := range p.links {
+		if l.task.op.Key != "" {
+			w.laneOf(l.task.op.AccountID).keys.add(l.task.fingerprint)
 		}
 	}
 	for _, f := range p.follow {
-		p.answerFound(f.task, &p.links[f.link].receipt.Entry)
+		p.answerFollower(f.task, p.links[f.link].receipt)
 	}
 	for _, l := range p.links {
 		l.task.succeed(l.receipt)
 	}
 	if len(hints) > 0 {
-		p.r.w.cfg.Committed(hints)
+		w.cfg.Committed(hints)
 	}
+}
+
+// answerFollower answers a task whose key a link of this very batch has.
+func (p *plan) answerFollower(t *task, r *Receipt) {
+	if r.Entry.RequestHash != t.requestHash {
+		t.fail(keyReused(t, &r.Entry))
+		return
+	}
+	p.r.w.metrics.replays.Inc()
+	again := *r
+	again.Replayed = true
+	t.succeed(&again)
 }
 
 // unanswered returns every task of a round whose write did not happen.

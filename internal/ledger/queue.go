@@ -10,7 +10,10 @@ import (
 
 // task is one operation on its way through the writer.
 type task struct {
-	op            *Operation
+	op *Operation
+	// accounts are the accounts of the operation, each once, its own first.
+	accounts      []AccountID
+	one           [1]AccountID // backs accounts of an operation without legs
 	requestHash   [32]byte
 	transactionID uuid.UUID
 	fingerprint   uint64
@@ -42,6 +45,25 @@ type outcome struct {
 	refusal *Refusal
 }
 
+// prepare completes what does not depend on the writer.
+func prepare(op *Operation) *task {
+	t := &task{op: op, requestHash: op.requestHash(), done: make(chan outcome, 1)}
+	if len(op.Legs) == 0 {
+		t.one[0] = op.AccountID
+		t.accounts = t.one[:]
+		return t
+	}
+	t.accounts = make([]AccountID, 0, len(op.Legs))
+	seen := make(map[AccountID]bool, len(op.Legs))
+	for i := range op.Legs {
+		if id := op.Legs[i].AccountID; !seen[id] {
+			seen[id] = true
+			t.accounts = append(t.accounts, id)
+		}
+	}
+	return t
+}
+
 func (t *task) succeed(r *Receipt) { t.done <- outcome{receipt: r} }
 
 // fail answers with r, or with "unknown" in its place where an append of this
@@ -61,7 +83,7 @@ func (t *task) size() int {
 	for k, v := range t.op.Metadata {
 		n += 2*(len(k)+len(v)) + 8
 	}
-	return n
+	return n * max(1, len(t.op.Legs))
 }
 
 // queue holds the tasks that wait for a runner. It is bounded in count for

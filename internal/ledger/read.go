@@ -352,10 +352,7 @@ func (r *Reader) Transaction(ctx context.Context, id uuid.UUID) ([]TransactionEn
 	if err != nil {
 		return nil, fmt.Errorf("read transaction: %w", err)
 	}
-	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (TransactionEntry, error) {
-		a, e, err := scanEntryOf(row)
-		return TransactionEntry{a, e}, err
-	})
+	entries, err := pgx.CollectRows(rows, scanTransactionEntry)
 	if err != nil {
 		return nil, fmt.Errorf("read transaction: %w", err)
 	}
@@ -363,4 +360,34 @@ func (r *Reader) Transaction(ctx context.Context, id uuid.UUID) ([]TransactionEn
 		return nil, refuse(CodeTransactionNotFound, "There is no transaction %s.", id)
 	}
 	return entries, nil
+}
+
+const readTransactionsStatement = `
+select ` + headColumns + `
+  from entries as e
+  join accounts as a
+    on a.account_id = e.account_id
+ where e.transaction_id = any($1::uuid[])
+ order by e.account_id, e.seq`
+
+// readTransactions returns the entries of each transaction, by account and seq.
+func readTransactions(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID) (map[uuid.UUID][]TransactionEntry, error) {
+	rows, err := conn.Query(ctx, readTransactionsStatement, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read transactions: %w", err)
+	}
+	all := make(map[uuid.UUID][]TransactionEntry, len(ids))
+	entries, err := pgx.CollectRows(rows, scanTransactionEntry)
+	if err != nil {
+		return nil, fmt.Errorf("read transactions: %w", err)
+	}
+	for _, e := range entries {
+		all[e.Entry.TransactionID] = append(all[e.Entry.TransactionID], e)
+	}
+	return all, nil
+}
+
+func scanTransactionEntry(row pgx.CollectableRow) (TransactionEntry, error) {
+	a, e, err := scanEntryOf(row)
+	return TransactionEntry{a, e}, err
 }

@@ -13,18 +13,23 @@ import (
 // on its way the next one gathers in the queue: there is no timer, and batches
 // grow only under load.
 type runner struct {
-	w         *Writer
-	lane      *lane
-	queue     *queue
-	contended bool
+	w     *Writer
+	queue *queue
+	// contended is the runner that contended accounts are handed to; nil for
+	// that runner itself.
+	contended *runner
 	appender  appender
 	plan      plan
 	batch     []*task
+	moved     []*task // the batch of a contended runner, to be counted off
 }
 
-func newRunner(w *Writer, l *lane, contended bool) *runner {
-	return &runner{w: w, lane: l, contended: contended, queue: newQueue(w.cfg.QueueMax)}
+func newRunner(w *Writer, contended *runner) *runner {
+	return &runner{w: w, contended: contended, queue: newQueue(w.cfg.QueueMax)}
 }
+
+// takesLocks says whether this is a runner of contended accounts.
+func (r *runner) takesLocks() bool { return r.contended == nil }
 
 func (r *runner) run() {
 	for {
@@ -32,11 +37,16 @@ func (r *runner) run() {
 		if len(r.batch) == 0 {
 			break
 		}
+		r.moved = append(r.moved[:0], r.batch...)
 		r.commit(r.batch)
+		if r.takesLocks() {
+			r.w.countMoved(r.moved, -1)
+		}
 		clear(r.batch)
+		clear(r.moved)
 	}
-	if !r.contended {
-		r.lane.contended.queue.close() // nothing is handed over any more
+	if !r.takesLocks() {
+		r.contended.queue.close() // nothing is handed over any more
 	}
 }
 
@@ -119,9 +129,10 @@ func (r *runner) round(tasks []*task) ([]*task, verdict) {
 		}
 		return nil, verdictFine
 	}
-	if r.contended {
+	if r.takesLocks() {
 		return r.lockedRound(ctx, conn, st, tasks)
 	}
+	defer r.w.lockLanes(tasks)()
 	return r.plainRound(ctx, conn, st, tasks)
 }
 
@@ -145,6 +156,9 @@ func (r *runner) judge(ctx context.Context, conn *pgxpool.Conn) (*guardState, er
 // transaction, so a process that stops anywhere in it harms nobody, and its
 // INSERT is refused when it wakes too late.
 func (r *runner) plainRound(ctx context.Context, conn *pgxpool.Conn, st *guardState, tasks []*task) ([]*task, verdict) {
+	if tasks = r.handOver(tasks); len(tasks) == 0 {
+		return nil, verdictFine
+	}
 	p := newPlan(r, st)
 	if asked := p.ask(tasks, false); asked {
 		a, err := look(ctx, conn.Conn(), &p.question)
@@ -156,10 +170,12 @@ func (r *runner) plainRound(ctx context.Context, conn *pgxpool.Conn, st *guardSt
 		}
 		p.learn(a)
 	}
-	if tasks = r.handOver(tasks, p); len(tasks) == 0 {
-		return nil, verdictFine
+	if p.foreign { // the look found links of other processes
+		if tasks = r.handOver(tasks); len(tasks) == 0 {
+			return nil, verdictFine
+		}
 	}
-	if err := p.decide(ctx, tasks); err != nil {
+	if err := p.decide(ctx, conn.Conn(), tasks); err != nil {
 		return r.afterError(tasks, err)
 	}
 	return r.append(ctx, conn, p, false)
@@ -182,7 +198,7 @@ func (r *runner) lockedRound(ctx context.Context, conn *pgxpool.Conn, st *guardS
 		return r.otherLife(ctx, conn, tasks)
 	}
 	p.learn(a)
-	if err := p.decide(ctx, tasks); err != nil {
+	if err := p.decide(ctx, conn.Conn(), tasks); err != nil {
 		r.rollback(conn)
 		return r.afterError(tasks, err)
 	}
@@ -192,26 +208,43 @@ func (r *runner) lockedRound(ctx context.Context, conn *pgxpool.Conn, st *guardS
 	return r.append(ctx, conn, p, true)
 }
 
-// handOver moves the tasks of accounts that turned out to be contended to the
-// other runner and returns the rest.
-func (r *runner) handOver(tasks []*task, p *plan) []*task {
-	if !p.foreign {
-		return tasks
-	}
+// handOver moves the tasks that need the lock of an account to the other runner
+// and returns the rest. Every task comes by here, so the tasks of an account
+// keep their order also when they change the path.
+func (r *runner) handOver(tasks []*task) []*task {
 	now := time.Now()
-	kept := make([]*task, 0, len(tasks))
 	var moved []*task
 	for _, t := range tasks {
-		if r.lane.heads.contended(t.op.AccountID, now) {
+		if r.w.needsLock(t, now) {
 			moved = append(moved, t)
-		} else {
-			kept = append(kept, t)
 		}
 	}
-	if len(moved) > 0 && !r.lane.contended.queue.hand(moved) {
+	if len(moved) == 0 || !r.moveToContended(moved) {
 		return tasks
 	}
+	kept := make([]*task, 0, len(tasks)-len(moved))
+	for _, t := range tasks {
+		if len(moved) > 0 && t == moved[0] {
+			moved = moved[1:]
+			continue
+		}
+		kept = append(kept, t)
+	}
 	return kept
+}
+
+// moveToContended reports false when the other runner takes no more.
+func (r *runner) moveToContended(tasks []*task) bool {
+	to := r.contended
+	if r.takesLocks() {
+		to = r
+	}
+	r.w.countMoved(tasks, 1)
+	if !to.queue.hand(tasks) {
+		r.w.countMoved(tasks, -1)
+		return false
+	}
+	return true
 }
 
 // append sends what the plan decided and answers its tasks. This is where an
@@ -282,8 +315,8 @@ func (r *runner) afterError(tasks []*task, err error) ([]*task, verdict) {
 		}
 		// The one that is blocked waits behind the contended, where it stands in
 		// nobody's way for longer than one lock timeout.
-		r.lane.heads.contend(tasks[0].op.AccountID, time.Now().Add(r.w.cfg.ContendedFor))
-		if r.lane.contended.queue.hand(tasks) {
+		r.w.contend(tasks[0])
+		if r.moveToContended(tasks) {
 			return nil, verdictFine
 		}
 		return tasks, verdictTrouble

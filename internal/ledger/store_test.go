@@ -30,8 +30,8 @@ func statements() map[string]string {
 		"readHeadStatement": readHeadStatement, "readAccountsStatement": readAccountsStatement, "readBalanceStatement": readBalanceStatement,
 		"readProjectedStatement": readProjectedStatement, "readAtStatement": readAtStatement, "readEntriesUpStatement": readEntriesUpStatement,
 		"readEntriesDownStatement": readEntriesDownStatement, "readAccountStatement": readAccountStatement, "readEntryStatement": readEntryStatement,
-		"readTransactionStatement": readTransactionStatement,
-		"sightStatement":           sightStatement, "bumpStatement": bumpStatement, "expireLeasesStatement": expireLeasesStatement,
+		"readTransactionsStatement": readTransactionsStatement, "readTransactionStatement": readTransactionStatement,
+		"sightStatement": sightStatement, "bumpStatement": bumpStatement, "expireLeasesStatement": expireLeasesStatement,
 	}
 }
 

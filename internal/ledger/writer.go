@@ -86,19 +86,36 @@ type Writer struct {
 	guard   *guard
 	metrics *metrics
 	lanes   []*lane
-	seed    maphash.Seed
+	// wide are the runners of operations whose accounts are in several lanes.
+	// With one lane they have nothing to do.
+	wide pair
+	seed maphash.Seed
 
 	stop    context.CancelFunc // ends the life check
 	running sync.WaitGroup
 }
 
 // lane owns the accounts of one part of the hash space: what is remembered of
-// them, and two runners with a queue each.
+// them, and two runners.
 type lane struct {
-	heads     *headCache
-	keys      *recentKeys
+	pair
+	heads *headCache
+	keys  *recentKeys
+	// turn is held while a batch that was decided from the lane's heads is on
+	// its way. With it two batches of this process do not spoil each other.
+	turn sync.Mutex
+}
+
+// pair is two runners with a queue each. Every operation goes into the first;
+// that one hands it on where a lock is needed.
+type pair struct {
 	plain     *runner // optimistic: remembered heads, one INSERT
 	contended *runner // accounts that other processes write too: lock, look, INSERT
+}
+
+func newPair(w *Writer) pair {
+	contended := newRunner(w, nil)
+	return pair{plain: newRunner(w, contended), contended: contended}
 }
 
 // lockTimeout keeps one blocked account from stalling its neighbours.
@@ -117,7 +134,7 @@ const recentKeySlots = 1 << 18
 func OpenWriter(pg postgres.Config, cfg WriterConfig) (*Writer, error) {
 	cfg = cfg.withDefaults()
 	w := &Writer{cfg: cfg, guard: newGuard(cfg.Promotion), seed: maphash.MakeSeed()}
-	pg.MaxConns = int32(2*cfg.Lanes + 2) // runners, the watch, a barrier
+	pg.MaxConns = int32(2*cfg.Lanes + 4) // runners of the lanes, the wide ones, the watch, a barrier
 	pg.LockTimeout = lockTimeout
 	pg.IdleInTransactionTimeout = idleInTransaction
 	pg.Settings = map[string]string{
@@ -137,46 +154,63 @@ func OpenWriter(pg postgres.Config, cfg WriterConfig) (*Writer, error) {
 	w.pool = pool
 	w.metrics = newMetrics(cfg.Registry, w.queued)
 	for range cfg.Lanes {
-		l := &lane{heads: newHeadCache(cfg.HeadsMax), keys: newRecentKeys(recentKeySlots)}
-		l.plain = newRunner(w, l, false)
-		l.contended = newRunner(w, l, true)
-		w.lanes = append(w.lanes, l)
+		w.lanes = append(w.lanes, &lane{pair: newPair(w), heads: newHeadCache(cfg.HeadsMax), keys: newRecentKeys(recentKeySlots)})
 	}
+	w.wide = newPair(w)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.stop = cancel
 	w.running.Go(func() { w.watch(ctx) })
-	for _, l := range w.lanes {
-		w.running.Go(l.plain.run)
-		w.running.Go(l.contended.run)
+	for _, p := range w.pairs() {
+		w.running.Go(p.plain.run)
+		w.running.Go(p.contended.run)
 	}
 	return w, nil
 }
 
-// Apply adds the operation's link to its account's chain and returns once that
-// is durable. The error is always a *Refusal. Declines are receipts, because
-// they are links: see Receipt.Declined.
+// Apply adds the operation's links to their chains and returns once they are
+// durable. The error is always a *Refusal. Declines are receipts, because they
+// are links: see Receipt.Declined.
 //
 // When ctx ends early the operation is dropped if nothing was done for it yet;
 // otherwise the refusal says AppliedUnknown and the operation goes on.
 func (w *Writer) Apply(ctx context.Context, op *Operation) (*Receipt, error) {
+	return w.Start(ctx, op).Wait(ctx)
+}
+
+// Pending is an operation on its way.
+type Pending struct {
+	task    *task    // nil when the operation was refused at once
+	refusal *Refusal // then this
+}
+
+// Start begins what Apply does and returns at once. Operations on one account
+// are decided in the order in which they were started.
+func (w *Writer) Start(ctx context.Context, op *Operation) Pending {
 	if err := op.Validate(); err != nil {
-		return nil, &Refusal{Code: CodeInvalid, Detail: err.Error(), Applied: NotApplied}
+		return Pending{refusal: &Refusal{Code: CodeInvalid, Detail: err.Error(), Applied: NotApplied}}
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return nil, &Refusal{Code: CodeInternal, Detail: "No transaction id could be made.", Applied: NotApplied, Err: err}
+		return Pending{refusal: &Refusal{Code: CodeInternal, Detail: "No transaction id could be made.", Applied: NotApplied, Err: err}}
 	}
-	t := &task{
-		op: op, requestHash: op.requestHash(), transactionID: id,
-		deadline: time.Now().Add(w.cfg.Deadline), done: make(chan outcome, 1),
-	}
+	t := prepare(op)
+	t.transactionID, t.deadline = id, time.Now().Add(w.cfg.Deadline)
+	t.fingerprint = w.fingerprint(op)
 	if d, ok := ctx.Deadline(); ok && d.Before(t.deadline) {
 		t.deadline = d
 	}
-	l := w.lane(t)
-	if !l.queueFor(t).offer(t) {
-		return nil, refuse(CodeOverloaded, "Too many operations are waiting. Repeat the request as it is.")
+	if !w.pairOf(t).plain.queue.offer(t) {
+		return Pending{refusal: refuse(CodeOverloaded, "Too many operations are waiting. Repeat the request as it is.")}
 	}
+	return Pending{task: t}
+}
+
+// Wait returns what Apply returns. It is called once.
+func (p Pending) Wait(ctx context.Context) (*Receipt, error) {
+	if p.task == nil {
+		return nil, p.refusal
+	}
+	t := p.task
 	select {
 	case o := <-t.done:
 		return o.result()
@@ -205,31 +239,102 @@ func (o outcome) result() (*Receipt, error) {
 	return o.receipt, nil
 }
 
-// lane returns the lane of the task's account and completes its fingerprint.
-func (w *Writer) lane(t *task) *lane {
-	var h maphash.Hash
-	h.SetSeed(w.seed)
-	_, _ = h.WriteString(string(t.op.AccountID)) // never fails
-	l := w.lanes[h.Sum64()%uint64(len(w.lanes))]
-	_ = h.WriteByte(0)
-	_, _ = h.WriteString(t.op.Key)
-	t.fingerprint = h.Sum64() | 1 // 0 is an empty slot
-	return l
+// laneOf returns the lane of an account.
+func (w *Writer) laneOf(id AccountID) *lane {
+	if len(w.lanes) == 1 {
+		return w.lanes[0]
+	}
+	return w.lanes[maphash.String(w.seed, string(id))%uint64(len(w.lanes))]
 }
 
-// queueFor routes a task. Settings always take the account's lock: they write
-// its row too.
-func (l *lane) queueFor(t *task) *queue {
-	if t.op.Kind == KindSettings || l.heads.contended(t.op.AccountID, time.Now()) {
-		return l.contended.queue
+// pairOf returns the runners of a task: those of its lane, or the wide ones.
+func (w *Writer) pairOf(t *task) *pair {
+	l := w.laneOf(t.op.AccountID)
+	for _, id := range t.accounts[1:] {
+		if w.laneOf(id) != l {
+			return &w.wide
+		}
 	}
-	return l.plain.queue
+	return &l.pair
+}
+
+func (w *Writer) pairs() []*pair {
+	all := []*pair{&w.wide}
+	for _, l := range w.lanes {
+		all = append(all, &l.pair)
+	}
+	return all
+}
+
+// lockLanes takes the turn of every lane that the tasks touch, in the order of
+// the lanes, and returns what gives them back.
+func (w *Writer) lockLanes(tasks []*task) (unlock func()) {
+	if len(w.lanes) == 1 {
+		return func() {} // its plain runner alone is there
+	}
+	touched := make(map[*lane]bool, len(w.lanes))
+	for _, t := range tasks {
+		for _, id := range t.accounts {
+			touched[w.laneOf(id)] = true
+		}
+	}
+	for _, l := range w.lanes {
+		if touched[l] {
+			l.turn.Lock()
+		}
+	}
+	return func() {
+		for l := range touched {
+			l.turn.Unlock()
+		}
+	}
+}
+
+// needsLock reports whether the task has to go by the contended path. Settings
+// always do: they write the account's row too.
+func (w *Writer) needsLock(t *task, now time.Time) bool {
+	if t.op.Kind == KindSettings {
+		return true
+	}
+	for _, id := range t.accounts {
+		if w.laneOf(id).heads.contended(id, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// contend sends the later operations on the task's accounts by the contended path.
+func (w *Writer) contend(t *task) {
+	until := time.Now().Add(w.cfg.ContendedFor)
+	for _, id := range t.accounts {
+		w.laneOf(id).heads.contend(id, until)
+	}
+}
+
+// countMoved notes that tasks went to a contended runner, or came out of it.
+func (w *Writer) countMoved(tasks []*task, n int) {
+	for _, t := range tasks {
+		for _, id := range t.accounts {
+			w.laneOf(id).heads.move(id, n)
+		}
+	}
+}
+
+// fingerprint stands for the account and the key of an operation; it is not 0.
+func (w *Writer) fingerprint(op *Operation) uint64 {
+	var h maphash.Hash
+	h.SetSeed(w.seed)
+	_, _ = h.WriteString(string(op.AccountID)) // never fails
+	_ = h.WriteByte(0)
+	_, _ = h.WriteString(op.Key)
+	return h.Sum64() | 1
 }
 
 func (w *Writer) queued() float64 {
 	n := 0
-	for _, l := range w.lanes {
-		n += l.plain.queue.length() + l.contended.queue.length()
+	for _, p := range w.pairs() {
+		n += p.plain.queue.length() + p.contended.queue.length()
 	}
 	return float64(n)
 }
@@ -317,8 +422,8 @@ func (w *Writer) watch(ctx context.Context) {
 // When ctx ends first it returns its error; the operations inside then end with
 // their deadlines.
 func (w *Writer) Close(ctx context.Context) error {
-	for _, l := range w.lanes {
-		l.plain.queue.close()
+	for _, p := range w.pairs() {
+		p.plain.queue.close()
 	}
 	w.stop()
 	done := make(chan struct{})
