@@ -123,7 +123,7 @@ func BenchmarkApply(b *testing.B) {
 	p := f.projector(func(c *Config) {
 		*c = Config{Registerer: c.Registerer, Logger: c.Logger}
 	})
-	f.committed = p.Hint
+	f.hinted.Store(p)
 	f.run(p)
 	f.caughtUp()
 	ids := accountIDs("n", 10_000)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,9 +30,9 @@ type fixture struct {
 	pool   *pgxpool.Pool // as the service
 	owner  *pgxpool.Pool // as one who can damage things
 	writer *ledger.Writer
-	// committed is told of commits, when a test wants hints.
-	committed func([]ledger.Committed)
-	keys      int
+	// hinted is told of commits, when a test wants hints.
+	hinted atomic.Pointer[Projector]
+	keys   int
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -48,8 +49,8 @@ func (f *fixture) openWriter() {
 	w, err := ledger.OpenWriter(postgres.Config{URL: f.url, Role: postgres.ServiceRole}, ledger.WriterConfig{
 		Log: slog.New(slog.DiscardHandler), Deadline: 20 * time.Second,
 		Committed: func(c []ledger.Committed) {
-			if f.committed != nil {
-				f.committed(c)
+			if p := f.hinted.Load(); p != nil {
+				p.Hint(c)
 			}
 		},
 	})

@@ -21,7 +21,7 @@ func TestEntriesAreApplied(t *testing.T) {
 	ids := accountIDs("a", 50)
 	f.open(ids...)
 	p := f.projector()
-	f.committed = p.Hint
+	f.hinted.Store(p)
 	f.run(p)
 	for i := range 500 {
 		f.credit(ids[i%len(ids)], 3)
@@ -292,7 +292,7 @@ func TestStatusTellsWhoOwnsWhat(t *testing.T) {
 		if status, err = reader.Status(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return status[shard].Parked == 1
+		return status[shard].Parked == 1 && status[shard].LagSeconds > 0
 	})
 	for i, s := range status {
 		if s.Shard != i || s.Owner[:7] != "worker/" || s.Generation != 1 || s.Incarnation != 1 || s.ExpiresAt.IsZero() {
@@ -300,7 +300,7 @@ func TestStatusTellsWhoOwnsWhat(t *testing.T) {
 		}
 	}
 	s := status[shard]
-	if s.LagEntries != 1 || s.LagSeconds <= 0 || len(s.Examples) != 1 || s.Examples[0] != "A" || s.LastError == "" {
+	if s.LagEntries != 1 || len(s.Examples) != 1 || s.Examples[0] != "A" || s.LastError == "" {
 		t.Errorf("the shard with the parked account is %+v", s)
 	}
 	r, _, err := p.RequestRebuild(t.Context(), "repair")

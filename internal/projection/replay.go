@@ -50,7 +50,9 @@ func (w *worker) rebuildOwned(ctx context.Context) error {
 	if len(owned) == 0 {
 		return nil
 	}
-	jobs, err := w.store.rebuildJobs(ctx, owned)
+	askCtx, cancel := context.WithTimeout(ctx, w.cfg.StatementTimeout)
+	jobs, err := w.store.rebuildJobs(askCtx, owned)
+	cancel()
 	if err != nil {
 		return err
 	}

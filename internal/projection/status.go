@@ -104,7 +104,7 @@ func (w *worker) reports(now time.Time) []report {
 			age = max(age, behind)
 		}
 		r.LagSeconds = age.Seconds()
-		s.changed = len(s.pending) > 0 || age > 0
+		s.changed = r.LagEntries > 0 || age > 0 // the age goes on
 		reports = append(reports, r)
 	}
 	return reports

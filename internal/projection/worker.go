@@ -157,6 +157,10 @@ func (w *worker) wait(ctx context.Context, began time.Time, gather, pause time.D
 func (w *worker) round(ctx context.Context) (found int, more bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// A network that swallows packets must not hold mu, and with it the end of
+	// the leases, for ever.
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.StatementTimeout)
+	defer cancel()
 	w.delay = 0
 	if !w.owns() {
 		w.lastGood = time.Now()
