@@ -225,8 +225,8 @@ func (h *Holder) end(l *held, cause error) {
 // term does not stand any more, and when it fails the lease runs out by itself.
 func (h *Holder) forget(ctx context.Context, l *held) {
 	cause := h.drop(l)
-	if errors.Is(cause, ErrLost) {
-		return
+	if errors.Is(cause, ErrLost) || errors.Is(cause, ErrExpired) {
+		return // nothing to release, or about to run out in a database that is away
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.TTL)
 	defer cancel()
