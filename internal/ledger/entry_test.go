@@ -243,6 +243,11 @@ func TestSpellingDoesNotChangeTheRequestHash(t *testing.T) {
 			t.Errorf("%s changes the hash", name)
 		}
 	}
+	with := transfer("A", "B", 1, "k")
+	with.Legs[0].Token, with.Legs[1].Token = 7, 8
+	if with.requestHash() != transfer("A", "B", 1, "k").requestHash() {
+		t.Error("a token of a leg changes the hash")
+	}
 }
 
 // TestEveryFieldIsInTheRequestHash changes one field at a time.
@@ -263,6 +268,15 @@ func TestEveryFieldIsInTheRequestHash(t *testing.T) {
 		"effective_at": func() Operation { op := movement; op.EffectiveAt = noon; return op },
 		"epoch":        func() Operation { op := movement; op.EffectiveAt = time.Unix(0, 0); return op },
 		"metadata":     func() Operation { op := movement; op.Metadata = Metadata{"X": ""}; return op },
+		"transfer":     func() Operation { return *transfer("A", "B", 1, "") },
+		"to another":   func() Operation { return *transfer("A", "C", 1, "") },
+		"more":         func() Operation { return *transfer("A", "B", 2, "") },
+		"transaction":  func() Operation { return *transaction("", out("A", 1), in("B", 1)) },
+		"other way":    func() Operation { return *transaction("", in("A", 1), out("B", 1)) },
+		"more legs":    func() Operation { return *transaction("", in("A", 1), out("B", 1), in("A", 1), out("B", 1)) },
+		"other order":  func() Operation { return *transaction("", in("A", 1), in("A", 1), out("B", 1), out("B", 1)) },
+		"fence":        func() Operation { return Operation{Kind: KindFenced, AccountID: "A", Token: 1} },
+		"next fence":   func() Operation { return Operation{Kind: KindFenced, AccountID: "A", Token: 2} },
 		"opening":      func() Operation { op := opening; op.Opening = &Opening{Currency: "XX"}; return op },
 		"its currency": func() Operation { op := opening; op.Opening = &Opening{Currency: "YY"}; return op },
 		"exponent":     func() Operation { op := opening; op.Opening = &Opening{Currency: "XX", Exponent: 1}; return op },

@@ -114,8 +114,8 @@ const requestVersion = 1
 
 // requestHash identifies the parsed operation: two requests are the same
 // operation exactly when their hashes are equal. It covers no path, header or
-// spelling. The key, If-Match and the token are not part of it, because a retry
-// may carry others.
+// spelling. The key, If-Match and the tokens that a write carries are not part
+// of it, because a retry may carry others.
 func (op *Operation) requestHash() [32]byte {
 	var space [512]byte
 	b := appendInt(space[:0], requestVersion)
@@ -139,6 +139,9 @@ func (op *Operation) requestHash() [32]byte {
 		b = appendText(b, string(op.Legs[i].AccountID))
 		b = appendText(b, string(op.Legs[i].Kind))
 		b = appendInt(b, int64(op.Legs[i].Amount))
+	}
+	if op.Kind == KindFenced {
+		b = appendInt(b, int64(op.Token)) // here it is what is asked for
 	}
 	if o := op.Opening; o != nil {
 		b = appendText(b, string(o.Currency))
@@ -195,6 +198,18 @@ func (op *Operation) Validate() error {
 	}
 	if err := op.Metadata.Validate(); err != nil {
 		return err
+	}
+	if op.IfMatch < 0 {
+		return fmt.Errorf("the expected seq must not be negative")
+	}
+	if op.Token < 0 || op.Token > MaxToken {
+		return fmt.Errorf("a fencing token is 0 to %d", MaxToken)
+	}
+	if op.Key != "" && (op.Kind == KindOpened || op.Kind == KindSettings || op.Kind == KindFenced) {
+		return fmt.Errorf("an operation of kind %q has no idempotency key", op.Kind)
+	}
+	if len(op.Legs) > 0 && op.Kind != KindTransfer && op.Kind != KindTransaction {
+		return fmt.Errorf("an operation of kind %q has no legs", op.Kind)
 	}
 	switch op.Kind {
 	case KindCredit, KindDebit:
@@ -260,6 +275,9 @@ func (op *Operation) validateLegs() error {
 		}
 		if leg.Amount < 1 || leg.Amount > MaxAmount {
 			return fmt.Errorf("leg %d: amount must be 1 to %d", i+1, MaxAmount)
+		}
+		if leg.Token < 0 || leg.Token > MaxToken {
+			return fmt.Errorf("leg %d: a fencing token is 0 to %d", i+1, MaxToken)
 		}
 		sum += leg.signed()
 	}
