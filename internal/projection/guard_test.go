@@ -68,7 +68,7 @@ func TestGuardsOfApply(t *testing.T) {
 			if err != nil || len(applied) != 1 {
 				t.Fatalf("without the guard the write is refused too: %v %v", applied, err)
 			}
-			f.damage(`update balances set balance = 0, held = 0, credits_total = 0, debits_total = 0, applied_seq = 0`)
+			f.damage(`update balances set balance = 0, held = 0, credits_total = 0, debits_total = 0, applied_seq = 0, last_token = 0`)
 		})
 	}
 }
@@ -120,6 +120,7 @@ func TestGuardsOfRewrite(t *testing.T) {
 			if err != nil || len(written) != 1 {
 				t.Fatalf("without the guard the write is refused too: %v %v", written, err)
 			}
+			f.damage(`update balances set last_token = 0`)
 		})
 	}
 }

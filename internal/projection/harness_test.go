@@ -235,6 +235,13 @@ func (f *fixture) run(p *Projector) (stop func()) {
 // term. Tests that take one step at a time use it.
 func owned(w *worker, id ledger.AccountID, generation int64) *shard {
 	n := id.Shard()
+	_, err := w.store.db.Exec(context.Background(), `
+		insert into leases as l (name, incarnation, generation, holder, nonce, ttl_ms, lock_delay_ms, acquired_at, expires_at)
+		select $1, 1, $2, 'stepper', gen_random_uuid(), 1000, 0, clock_timestamp(), clock_timestamp()
+		    on conflict (name) do update set generation = greatest(l.generation, excluded.generation)`, shardNames()[n], generation)
+	if err != nil {
+		panic(err)
+	}
 	s := newShard(n, lease.Term{Name: shardNames()[n], Incarnation: 1, Generation: generation}, context.Background())
 	w.mu.Lock()
 	defer w.mu.Unlock()

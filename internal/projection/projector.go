@@ -34,7 +34,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*Projector, error) {
 		return nil, err
 	}
 	p := &Projector{cfg: cfg.withDefaults(), pool: pool, store: newStore(pool), leases: lease.NewStore(pool)}
-	p.worker = newWorker(p.store, &p.cfg, newMetrics(p.cfg.Registerer))
+	p.worker = newWorker(p.store, p.leases, &p.cfg, newMetrics(p.cfg.Registerer))
 	p.holder = lease.NewHolder(p.leases, lease.Config{
 		Holder:     p.cfg.Process + "/" + uuid.NewString()[:8],
 		Names:      shardNames(),

@@ -330,7 +330,7 @@ func TestEveryStatementFitsTheSchema(t *testing.T) {
 	}
 	defer conn.Release()
 	for i, statement := range []string{
-		applyStatement, rewriteStatement, insertMissingStatement, tailStatement, missingStatement, lastPositionStatement,
+		applyStatement, rewriteStatement, replaceTokenStatement, verifyTermStatement, insertMissingStatement, tailStatement, missingStatement, lastPositionStatement,
 		unappliedStatement, rowsStatement, compareStatement, freeStatement, reportStatement, statusStatement,
 		insertRebuildStatement, insertRebuildShardsStatement, openRebuildStatement, rebuildStatement, rebuildJobsStatement,
 		progressStatement, finishStatement, accountPagesStatement, chainStatement,

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
@@ -19,6 +20,10 @@ const (
 	rebuildGroup = 8
 	rebuildPage  = 160
 )
+
+// rebuildTimeout bounds the work on one group of shards, in case the network
+// swallows an answer. The next attempt goes on from the progress.
+const rebuildTimeout = 10 * time.Minute
 
 // rebuildLoop does this process's part of open rebuilds: the shards it owns.
 func (w *worker) rebuildLoop(ctx context.Context) {
@@ -50,9 +55,7 @@ func (w *worker) rebuildOwned(ctx context.Context) error {
 	if len(owned) == 0 {
 		return nil
 	}
-	askCtx, cancel := context.WithTimeout(ctx, w.cfg.StatementTimeout)
-	jobs, err := w.store.rebuildJobs(askCtx, owned)
-	cancel()
+	jobs, err := w.openJobs(ctx, owned)
 	if err != nil {
 		return err
 	}
@@ -61,10 +64,23 @@ func (w *worker) rebuildOwned(ctx context.Context) error {
 	for group := range slices.Chunk(jobs, rebuildGroup) {
 		g.Go(func() error { return w.rebuildShards(gctx, group) })
 	}
-	if err := g.Wait(); err != nil {
+	if err := g.Wait(); err != nil || len(jobs) == 0 {
 		return err
 	}
-	return w.store.finishRebuilds(ctx)
+	_, err = w.openJobs(ctx, owned)
+	return err
+}
+
+// openJobs returns what open rebuilds want of the shards, and closes a rebuild
+// that wants nothing more of anybody.
+func (w *worker) openJobs(ctx context.Context, shards []int16) ([]*rebuildJob, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.StatementTimeout)
+	defer cancel()
+	jobs, err := w.store.rebuildJobs(ctx, shards)
+	if err != nil || len(jobs) > 0 {
+		return jobs, err
+	}
+	return nil, w.store.finishRebuilds(ctx)
 }
 
 // errNotOwner ends the work on a shard that is somebody else's by now.
@@ -79,6 +95,8 @@ func (w *worker) rebuildShards(ctx context.Context, jobs []*rebuildJob) error {
 		j.owned = w.shards[j.shard]
 	}
 	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
+	defer cancel()
 	for {
 		jobs = slices.DeleteFunc(jobs, func(j *rebuildJob) bool { return j.done || !j.owned.usable() })
 		if len(jobs) == 0 {
@@ -243,12 +261,32 @@ func (w *worker) rewrite(ctx context.Context, s *shard, replays []*replay) ([]*r
 	if rows, err = w.store.rows(ctx, suspects); err != nil {
 		return nil, err
 	}
+	return left, w.judgeRewrites(ctx, s, left, rows, token)
+}
+
+// judgeRewrites says why rows were not rewritten. A token of a term that never
+// was is damage: it is replaced, if it is still the same, and the row is
+// rewritten after that.
+func (w *worker) judgeRewrites(ctx context.Context, s *shard, left []*replay, rows map[ledger.AccountID]balanceRow, token lease.ProjectionToken) error {
 	for _, r := range left {
-		if row := rows[r.accountID]; row.lastToken.Rank() > s.term.Rank() {
+		row := rows[r.accountID]
+		if row.lastToken.Rank() <= s.term.Rank() {
+			continue
+		}
+		given, err := w.given(ctx, s.number, row.lastToken.Rank())
+		if err != nil {
+			return err
+		}
+		if given {
 			w.fenced(s, write{r.fold, token}, row)
+			continue
+		}
+		r.drifted = true
+		if err := w.store.replaceToken(ctx, r.accountID, row.lastToken, token); err != nil {
+			return err
 		}
 	}
-	return left, nil
+	return nil
 }
 
 // catchUp reads the rows as they are now and folds on where live work has moved

@@ -58,6 +58,14 @@ update balances as b
    and b.applied_seq = d.seen_seq                     -- never backwards past a live write
 returning b.account_id`
 
+// replaceTokenStatement takes a token away that no term can have written: only
+// that very token, so that it never lowers one that was handed out.
+const replaceTokenStatement = `
+update balances as b
+   set last_token = $3
+ where b.account_id = $1
+   and b.last_token = $2`
+
 const insertMissingStatement = `
 insert into balances (account_id, balance, held, credits_total, debits_total, applied_seq, last_token, updated_at)
 select q.account_id, 0, 0, 0, 0, 0, 0, clock_timestamp()
@@ -228,6 +236,13 @@ func (s *store) rewrite(ctx context.Context, writes []absolute) (map[ledger.Acco
 		return nil, fmt.Errorf("rewrite balance rows: %w", err)
 	}
 	return collectIDs(rows, "rewrite balance rows")
+}
+
+func (s *store) replaceToken(ctx context.Context, id ledger.AccountID, old, new lease.ProjectionToken) error {
+	if _, err := s.db.Exec(ctx, replaceTokenStatement, string(id), int64(old), int64(new)); err != nil {
+		return fmt.Errorf("replace token of balance row: %w", err)
+	}
+	return nil
 }
 
 // insertMissing adds empty rows for accounts that have none.

@@ -62,7 +62,7 @@ func (w *worker) sweep(ctx context.Context, s *shard) error {
 	var after ledger.AccountID
 	for {
 		began := time.Now()
-		page, err := w.store.compare(ctx, s.number, after, sweepPage)
+		page, err := w.comparePage(ctx, s.number, after)
 		if err != nil {
 			return err
 		}
@@ -88,11 +88,19 @@ func (w *worker) sweep(ctx context.Context, s *shard) error {
 	return nil
 }
 
+func (w *worker) comparePage(ctx context.Context, shard int, after ledger.AccountID) ([]comparison, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.StatementTimeout)
+	defer cancel()
+	return w.store.compare(ctx, shard, after, sweepPage)
+}
+
 // checkPositions restarts the tail scan when the database has lost positions
 // that were seen: it was restored.
 func (w *worker) checkPositions(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.StatementTimeout)
+	defer cancel()
 	last, err := w.store.lastPosition(ctx)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package projection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
@@ -156,6 +158,8 @@ func (v *verification) shard(ctx context.Context, shard int) error {
 type accountCheck struct {
 	account ledger.Account
 	row     *balanceRow
+	// newest is the rank of the newest term of the account's shard.
+	newest  lease.Rank
 	auditor *ledger.Auditor
 	fold    fold
 	// folds is false after an entry that could not be folded, which the auditor
@@ -168,7 +172,7 @@ type accountCheck struct {
 const verifyAccountsStatement = `
 select a.account_id, a.currency, a.exponent, a.metadata, a.opened_at,
        b.account_id is not null, coalesce(b.balance, 0), coalesce(b.held, 0), coalesce(b.applied_seq, 0),
-       coalesce(b.credits_total, 0)::text, coalesce(b.debits_total, 0)::text
+       coalesce(b.credits_total, 0)::text, coalesce(b.debits_total, 0)::text, coalesce(b.last_token, 0)
   from accounts as a
   left join balances as b
     on b.account_id = a.account_id
@@ -176,6 +180,12 @@ select a.account_id, a.currency, a.exponent, a.metadata, a.opened_at,
    and a.account_id > $2
  order by a.account_id
  limit $3`
+
+// verifyTermStatement reads the newest term of a shard.
+const verifyTermStatement = `
+select incarnation, generation
+  from leases
+ where name = $1`
 
 const verifyEntriesStatement = `
 select ` + ledger.EntryColumns + `
@@ -219,6 +229,11 @@ func (v *verification) page(ctx context.Context, shard int, after ledger.Account
 
 // accounts reads the accounts of a page and their balance rows.
 func (v *verification) accounts(ctx context.Context, tx pgx.Tx, shard int, after ledger.AccountID, page *VerifyReport) (map[ledger.AccountID]*accountCheck, []string, error) {
+	newest := lease.Term{Incarnation: 1}
+	err := tx.QueryRow(ctx, verifyTermStatement, shardNames()[shard]).Scan(&newest.Incarnation, &newest.Generation)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil, err
+	}
 	rows, err := tx.Query(ctx, verifyAccountsStatement, shard, string(after), verifyPage)
 	if err != nil {
 		return nil, nil, err
@@ -230,10 +245,10 @@ func (v *verification) accounts(ctx context.Context, tx pgx.Tx, shard int, after
 	var hasRow bool
 	var row balanceRow
 	dest := []any{(*string)(&a.ID), (*string)(&a.Currency), &a.Exponent, &metadata, &a.OpenedAt,
-		&hasRow, (*int64)(&row.balance), (*int64)(&row.held), (*int64)(&row.appliedSeq), &row.credits, &row.debits}
+		&hasRow, (*int64)(&row.balance), (*int64)(&row.held), (*int64)(&row.appliedSeq), &row.credits, &row.debits, (*int64)(&row.lastToken)}
 	_, err = pgx.ForEachRow(rows, dest, func() error {
 		ids = append(ids, string(a.ID))
-		c := &accountCheck{account: a, auditor: ledger.NewAuditor(a.ID), folds: true}
+		c := &accountCheck{account: a, newest: newest.Rank(), auditor: ledger.NewAuditor(a.ID), folds: true}
 		if hasRow {
 			r := row
 			c.row = &r
@@ -294,6 +309,9 @@ func (c *accountCheck) finish(page *VerifyReport) {
 	if c.account.Currency != chain.Currency || c.account.Exponent != chain.Exponent || !c.account.OpenedAt.Equal(chain.OpenedAt) ||
 		!maps.Equal(c.account.Metadata, chain.Metadata) {
 		c.report(page, RuleAccount, "the account's row is %v, its chain says %v", describe(c.account), describe(chain))
+	}
+	if c.row != nil && c.row.lastToken.Rank() > c.newest {
+		c.report(page, RuleBalanceRow, "the row has token %d of a term that never was", c.row.lastToken)
 	}
 	switch {
 	case c.row == nil:

@@ -23,6 +23,7 @@ func TestVerifyFindsEveryDamage(t *testing.T) {
 		{"row set back", `update balances set applied_seq = applied_seq - 1 where account_id = 'A'`, []ledger.Rule{RuleBalanceRow}},
 		{"row set back to nothing", `update balances set applied_seq = 0 where account_id = 'A'`, []ledger.Rule{RuleBalanceRow}},
 		{"row set ahead", `update balances set applied_seq = applied_seq + 1 where account_id = 'A'`, []ledger.Rule{RuleBalanceRow}},
+		{"token of the row", `update balances set last_token = last_token + (1::bigint << 40) where account_id = 'A'`, []ledger.Rule{RuleBalanceRow}},
 		{"row deleted", `delete from balances where account_id = 'A'`, []ledger.Rule{RuleBalanceRow}},
 		{"row of nobody", `insert into balances select 'A2', 0, 0, 0, 0, 0, 0, now()`, []ledger.Rule{RuleOrphan}},
 		{"amount of an entry", `update entries set amount = amount + 1 where account_id = 'A' and seq = 2`, []ledger.Rule{ledger.RuleHash, ledger.RuleState}},

@@ -29,6 +29,7 @@ const (
 // So a process has one write in flight, and with it every shard.
 type worker struct {
 	store   *store
+	leases  *lease.Store
 	cfg     *Config
 	metrics *metrics
 	log     *slog.Logger
@@ -50,9 +51,9 @@ type worker struct {
 	lastGood time.Time
 }
 
-func newWorker(s *store, cfg *Config, m *metrics) *worker {
+func newWorker(s *store, leases *lease.Store, cfg *Config, m *metrics) *worker {
 	return &worker{
-		store: s, cfg: cfg, metrics: m, log: cfg.Logger, lastGood: time.Now(),
+		store: s, leases: leases, cfg: cfg, metrics: m, log: cfg.Logger, lastGood: time.Now(),
 		wake: make(chan struct{}, 1), sweepWake: make(chan struct{}, 1), rebuildWake: make(chan struct{}, 1),
 	}
 }
@@ -164,6 +165,7 @@ func (w *worker) round(ctx context.Context) (found int, more bool, err error) {
 	w.delay = 0
 	if !w.owns() {
 		w.lastGood = time.Now()
+		w.began = false // what was committed meanwhile is found by sweeps
 		return 0, false, w.observe(ctx, false)
 	}
 	defer func() {

@@ -414,3 +414,25 @@ func TestWriteNumbersDoNotRunOut(t *testing.T) {
 		t.Error("the next term does not go on")
 	}
 }
+
+// TestTokenOfNobodyParksOneAccount: a row whose token no term can have written
+// must not look like a newer owner, or nobody could own its shard.
+func TestTokenOfNobodyParksOneAccount(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	other := sameShard("A", 1)[0]
+	f.open("A", other)
+	w := f.stepper()
+	s := owned(w, "A", 1)
+	f.round(w)
+	f.damage(`update balances set last_token = 1::bigint << 60 where account_id = 'A'`)
+	f.credit("A", 10)
+	f.credit(other, 10)
+	f.round(w)
+	if !s.usable() || len(s.parked) != 1 || f.row(other).balance != 10 || value(w.metrics.fenced) != 0 {
+		t.Errorf("usable %v, parked %v, the other row is %+v", s.usable(), s.parked, f.row(other))
+	}
+	if r := f.rebuild(w); r.Repaired != 1 || len(s.parked) != 0 || f.row("A").balance != 10 {
+		t.Errorf("the rebuild is %+v, parked %v, the row is %+v", r, s.parked, f.row("A"))
+	}
+}

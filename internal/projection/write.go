@@ -131,7 +131,9 @@ func (w *worker) settle(ctx context.Context, writes []write, applied map[ledger.
 			absent = append(absent, string(wr.accountID))
 			continue
 		}
-		w.judge(w.shards[wr.accountID.Shard()], wr, row)
+		if err := w.judge(ctx, w.shards[wr.accountID.Shard()], wr, row); err != nil {
+			return err
+		}
 	}
 	if len(absent) == 0 {
 		return nil
@@ -141,9 +143,17 @@ func (w *worker) settle(ctx context.Context, writes []write, applied map[ledger.
 
 // judge says why a row was not written. The order matters: a row of a newer
 // owner may also have been moved on, and then it is the owner that counts.
-func (w *worker) judge(s *shard, wr write, row balanceRow) {
+func (w *worker) judge(ctx context.Context, s *shard, wr write, row balanceRow) error {
 	switch {
 	case row.lastToken.Rank() > s.term.Rank():
+		given, err := w.given(ctx, s.number, row.lastToken.Rank())
+		if err != nil {
+			return err
+		}
+		if !given {
+			w.park(s, wr.fold, true, "the balance row has token %d of a term that never was", row.lastToken)
+			return nil
+		}
 		w.fenced(s, wr, row)
 	case row.appliedSeq >= wr.to:
 		// Applied already, by an earlier write whose outcome was not known.
@@ -156,10 +166,22 @@ func (w *worker) judge(s *shard, wr write, row balanceRow) {
 		s.attempts[wr.accountID]++
 		if s.attempts[wr.accountID] >= attemptsMax {
 			w.park(s, wr.fold, false, "the balance row refuses writes with token %d; it has %d", wr.token, row.lastToken)
-			return
+			return nil
 		}
 		s.want(wr.accountID, 0)
 	}
+	return nil
+}
+
+// given reports whether a term of the shard with the rank, or a later one, was
+// ever handed out. A row with a higher rank was changed by somebody else: it
+// must not end the term of every owner for ever.
+func (w *worker) given(ctx context.Context, number int, rank lease.Rank) (bool, error) {
+	leases, err := w.leases.Look(ctx, shardNames()[number:number+1])
+	if err != nil {
+		return false, err
+	}
+	return len(leases) == 1 && rank <= leases[0].Rank(), nil
 }
 
 // fenced gives up a shard that a newer owner has written to.
