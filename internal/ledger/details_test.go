@@ -25,6 +25,7 @@ func TestCanonicalJSON(t *testing.T) {
 			Details{Attempted: KindCredit, Currency: "CZK", Description: "d", Exponent: ptr(18), Metadata: Metadata{"b": "2", "a": "1"}, Reset: true},
 			`{"attempted":"credit","currency":"CZK","description":"d","exponent":18,"metadata":{"a":"1","b":"2"},"reset":true}`,
 		},
+		{Details{Attempted: KindTransfer, Metadata: Metadata{}, RefusedBy: "B", Reset: true}, `{"attempted":"transfer","metadata":{},"refused_by":"B","reset":true}`},
 		{Details{Description: "\u00e9"}, "{\"description\":\"\u00e9\"}"},
 		{Details{Description: "e\u0301"}, "{\"description\":\"e\u0301\"}"},
 		{Details{Description: "😀 </script> & \u2028 \u007f"}, "{\"description\":\"😀 </script> & \u2028 \u007f\"}"},

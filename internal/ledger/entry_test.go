@@ -103,7 +103,13 @@ type goldenRequest struct {
 	Counterparty string     `json:"counterparty"`
 	EffectiveAt  *time.Time `json:"effective_at"`
 	Metadata     Metadata   `json:"metadata"`
-	Opening      *struct {
+	Token        Token      `json:"token"`
+	Legs         []struct {
+		AccountID AccountID `json:"account_id"`
+		Kind      Kind      `json:"kind"`
+		Amount    Amount    `json:"amount"`
+	} `json:"legs"`
+	Opening *struct {
 		Currency   Currency `json:"currency"`
 		Exponent   int      `json:"exponent"`
 		MinBalance Amount   `json:"min_balance"`
@@ -131,7 +137,10 @@ func TestRequestHashIsFrozen(t *testing.T) {
 	}
 	for i, g := range requests {
 		op := &Operation{Kind: g.Kind, AccountID: g.AccountID, Amount: g.Amount, Currency: g.Currency, Description: g.Description,
-			Counterparty: g.Counterparty, EffectiveAt: deref(g.EffectiveAt), Metadata: g.Metadata}
+			Counterparty: g.Counterparty, EffectiveAt: deref(g.EffectiveAt), Metadata: g.Metadata, Token: g.Token}
+		for _, l := range g.Legs {
+			op.Legs = append(op.Legs, Leg{AccountID: l.AccountID, Kind: l.Kind, Amount: l.Amount})
+		}
 		if o := g.Opening; o != nil {
 			fencing, err := ParseFencing(o.Fencing)
 			if err != nil {
