@@ -315,8 +315,11 @@ func TestStatusTellsWhoOwnsWhat(t *testing.T) {
 		return err == nil && r.Finished() && status[shard].Parked == 0 && status[shard].LagEntries == 0
 	})
 	stop()
-	if status, err = reader.Status(t.Context()); err != nil || status[0].Owner != "" {
-		t.Errorf("after the end shard 0 is %+v (%v)", status[0], err)
+	f.credit("A", 1)
+	f.credit("A", 1)
+	status, err = reader.Status(t.Context())
+	if s := status[shard]; err != nil || s.Owner != "" || s.LagEntries != 2 || s.LagSeconds <= 0 || s.Parked != 0 {
+		t.Errorf("without an owner the shard is %+v (%v)", s, err)
 	}
 }
 
@@ -331,7 +334,7 @@ func TestEveryStatementFitsTheSchema(t *testing.T) {
 	defer conn.Release()
 	for i, statement := range []string{
 		applyStatement, rewriteStatement, replaceTokenStatement, verifyTermStatement, insertMissingStatement, tailStatement, missingStatement, lastPositionStatement,
-		unappliedStatement, rowsStatement, compareStatement, freeStatement, reportStatement, statusStatement,
+		unappliedStatement, rowsStatement, compareStatement, freeStatement, reportStatement, statusStatement, idleLagStatement,
 		insertRebuildStatement, insertRebuildShardsStatement, openRebuildStatement, rebuildStatement, rebuildJobsStatement,
 		progressStatement, finishStatement, accountPagesStatement, chainStatement,
 		orphanStatement, verifyAccountsStatement, verifyEntriesStatement,

@@ -1,7 +1,6 @@
 package projection
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -151,6 +150,68 @@ const statusStatement = `
 select shard, lag_entries, lag_ms, parked, examples, last_error, reported_at
   from projection_shards`
 
+// idleLagStatement counts what waits in shards that nobody works on.
+const idleLagStatement = `
+select a.shard, sum(e.seq - coalesce(b.applied_seq, 0))::bigint,
+       max(extract(epoch from clock_timestamp() - o.posted_at))::double precision
+  from accounts as a
+ cross join lateral (
+       select h.seq
+         from entries as h
+        where h.account_id = a.account_id
+        order by h.seq desc
+        limit 1) as e
+  left join balances as b
+    on b.account_id = a.account_id
+  left join entries as o
+    on o.account_id = a.account_id
+   and o.seq = coalesce(b.applied_seq, 0) + 1
+ where a.shard = any($1::smallint[])
+   and e.seq > coalesce(b.applied_seq, 0)
+ group by a.shard`
+
+// idleLagTimeout bounds the count. On a large ledger it does not finish, and
+// the last report stands.
+const idleLagTimeout = 2 * time.Second
+
+// idleLag fills in the lag of shards without an owner, who would report it.
+func (s *store) idleLag(ctx context.Context, all []ShardStatus) error {
+	var idle []int16
+	for i := range all {
+		if all[i].Owner == "" {
+			idle = append(idle, int16(i))
+		}
+	}
+	if len(idle) == 0 {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, idleLagTimeout)
+	defer cancel()
+	counted := make(map[int]ShardStatus)
+	rows, err := s.db.Query(limited, idleLagStatement, idle)
+	if err == nil {
+		var c ShardStatus
+		var seconds *float64
+		_, err = pgx.ForEachRow(rows, []any{&c.Shard, &c.LagEntries, &seconds}, func() error {
+			c.LagSeconds = 0
+			if seconds != nil {
+				c.LagSeconds = *seconds
+			}
+			counted[c.Shard] = c
+			return nil
+		})
+	}
+	if err != nil && limited.Err() == nil {
+		return fmt.Errorf("count what waits in idle shards: %w", err)
+	}
+	if err == nil {
+		for _, i := range idle {
+			all[i].LagEntries, all[i].LagSeconds = counted[int(i)].LagEntries, counted[int(i)].LagSeconds
+		}
+	}
+	return ctx.Err()
+}
+
 // Status returns the state of every shard, in order, from whichever process
 // owns it.
 func (p *Projector) Status(ctx context.Context) ([]ShardStatus, error) {
@@ -187,6 +248,5 @@ func (p *Projector) Status(ctx context.Context) ([]ShardStatus, error) {
 			s.Owner = l.Holder
 		}
 	}
-	slices.SortFunc(all, func(a, b ShardStatus) int { return cmp.Compare(a.Shard, b.Shard) })
-	return all, nil
+	return all, p.store.idleLag(ctx, all)
 }
