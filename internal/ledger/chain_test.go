@@ -50,6 +50,10 @@ func drawOperation(t *rapid.T, head *Head) *Operation {
 			Currency: "CZK", Exponent: rapid.IntRange(0, MaxExponent).Draw(t, "exponent"), MinBalance: drawMinBalance(t), Fencing: drawFencing(t)}}
 	}
 	op := &Operation{AccountID: "A"}
+	if rapid.IntRange(0, 11).Draw(t, "new owner") == 0 {
+		op.Kind, op.Token = KindFenced, max(1, head.State.Fence+Token(rapid.IntRange(-1, 2).Draw(t, "fence")))
+		return op
+	}
 	if rapid.IntRange(0, 4).Draw(t, "settings") == 0 {
 		op.Kind, op.Change = KindSettings, drawChange(t, head)
 	} else {

@@ -197,6 +197,12 @@ func drawRequest(t *rapid.T) *Operation {
 func meaning(op *Operation) string {
 	s := fmt.Sprintf("%s %s %d %q %q %q %v", op.Kind, op.AccountID, op.Amount, op.Currency, op.Description, op.Counterparty, op.EffectiveAt.UTC())
 	s += fmt.Sprintf(" %q", map[string]string(op.Metadata)) // in the order of the keys
+	for _, l := range op.Legs {
+		s += fmt.Sprintf(" %s %s %d", l.Kind, l.AccountID, l.Amount)
+	}
+	if op.Kind == KindFenced {
+		s += fmt.Sprint(" ", op.Token)
+	}
 	if o := op.Opening; o != nil {
 		s += fmt.Sprintf(" %+v", *o)
 	}

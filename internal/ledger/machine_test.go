@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -50,6 +49,7 @@ func TestModel(t *testing.T) {
 			"open":               m.open,
 			"apply":              m.apply,
 			"apply once more":    m.apply,
+			"transfer":           m.transfer,
 			"retry":              m.retry,
 			"burst":              func(t *rapid.T) { m.burst(t, false) },
 			"burst and cut":      func(t *rapid.T) { m.burst(t, true) },
@@ -114,10 +114,14 @@ func told(w *Writer, op *Operation) modelAnswer {
 	if err != nil {
 		return modelAnswer{refusal: err.(*Refusal).Code} //nolint:errorlint // the contract of Apply
 	}
-	return modelAnswer{
+	a := modelAnswer{
 		link:     modelLink{kind: r.Entry.Kind, reason: Code(r.Entry.Reason), seq: r.Entry.Seq, after: r.Entry.After},
 		replayed: r.Replayed, unchanged: r.Unchanged,
 	}
+	for _, leg := range r.Legs {
+		a.link.legs += legText(leg.Entry.AccountID, leg.Entry.Kind, leg.Entry.Seq, leg.Entry.After)
+	}
+	return a
 }
 
 // compare applies op to the model and expects the answer that was given.
@@ -182,22 +186,55 @@ func (m *machine) retry(t *rapid.T) {
 	switch rapid.IntRange(0, 3).Draw(t, "changed") {
 	case 0:
 		op.Token, op.IfMatch = 1, 1
+		if len(op.Legs) > 0 {
+			op.Token, op.IfMatch, op.Legs = 0, 0, slices.Clone(op.Legs)
+			op.Legs[len(op.Legs)-1].Token = 1
+		}
 	case 1:
-		op.Amount = drawAmount(t)
+		op.Description += "x"
 	case 2:
-		op.Kind = KindCredit
+		op.Kind, op.Legs, op.Token, op.Amount = KindCredit, nil, 0, 1
 	}
 	m.one(t, &op)
 }
 
-// burst applies movements at once through both writers, some with one key. What
-// they did is some order of them: the order of the seqs that they got.
+// drawLegs draws an operation on several of the accounts, which may be one and
+// the same.
+func (m *machine) drawLegs(t *rapid.T, amount Amount) *Operation {
+	key := keyN("k", len(m.done))
+	if rapid.Bool().Draw(t, "two legs") {
+		return transfer(m.account(t), m.account(t), amount, key)
+	}
+	var legs []Leg
+	for range rapid.IntRange(1, 2).Draw(t, "pairs of legs") {
+		legs = append(legs, in(m.account(t), amount), out(m.account(t), amount))
+	}
+	return transaction(key, rapid.Permutation(legs).Draw(t, "legs")...)
+}
+
+func (m *machine) transfer(t *rapid.T) {
+	op := m.drawLegs(t, drawAmount(t))
+	for i := range op.Legs {
+		if rapid.IntRange(0, 3).Draw(t, "with token") == 0 {
+			op.Legs[i].Token = max(0, m.head(op.Legs[i].AccountID).State.Fence+Token(rapid.IntRange(-1, 1).Draw(t, "token")))
+		}
+	}
+	m.one(t, op)
+}
+
+// burst applies movements at once through both writers, some with one key. There
+// must be some order of them in which the model gives all their answers.
 func (m *machine) burst(t *rapid.T, cut bool) {
 	ops := make([]*Operation, rapid.IntRange(2, 12).Draw(t, "size"))
 	for i := range ops {
-		ops[i] = credit(m.account(t), Amount(rapid.IntRange(1, 30).Draw(t, "amount")), keyN("k", len(m.done)))
-		if rapid.Bool().Draw(t, "debit") {
-			ops[i].Kind = KindDebit
+		amount := Amount(rapid.IntRange(1, 30).Draw(t, "amount"))
+		switch rapid.IntRange(0, 3).Draw(t, "kind") {
+		case 0:
+			ops[i] = debit(m.account(t), amount, keyN("k", len(m.done)))
+		case 1:
+			ops[i] = m.drawLegs(t, amount)
+		default:
+			ops[i] = credit(m.account(t), amount, keyN("k", len(m.done)))
 		}
 		if i > 0 && rapid.IntRange(0, 4).Draw(t, "the same again") == 0 {
 			ops[i] = ptr(*ops[i-1])
@@ -215,24 +252,49 @@ func (m *machine) burst(t *rapid.T, cut bool) {
 	}
 	wg.Wait()
 
-	order := make([]int, len(ops))
-	for i := range order {
-		order[i] = i
-	}
-	// Fresh links by seq, and behind them what wrote nothing.
-	slices.SortStableFunc(order, func(i, j int) int {
-		a, b := answers[i], answers[j]
-		nothing := func(a modelAnswer) int {
-			if a.replayed || a.refusal != "" {
-				return 1
-			}
-			return 0
+	var fresh []int
+	for i, a := range answers {
+		if !a.replayed && a.refusal == "" {
+			fresh = append(fresh, i)
 		}
-		return cmp.Or(cmp.Compare(nothing(a), nothing(b)), cmp.Compare(a.link.seq, b.link.seq))
-	})
-	for _, i := range order {
-		m.compare(t, ops[i], answers[i])
 	}
+	after := explain(m.model, ops, answers, fresh)
+	if after == nil {
+		for i := range ops {
+			t.Logf("%s (key %q)\n  was answered with %v", meaning(ops[i]), ops[i].Key, answers[i])
+		}
+		t.Fatal("no order of these operations gives these answers")
+	}
+	m.model = after
+	for i, a := range answers { // what wrote nothing
+		if a.replayed || a.refusal != "" {
+			m.compare(t, ops[i], a)
+		}
+	}
+}
+
+// explain returns the model after the operations left were applied in some order
+// in which it gives the answers that were given, nil when there is none.
+func explain(before *model, ops []*Operation, answers []modelAnswer, left []int) *model {
+	if len(left) == 0 {
+		return before
+	}
+	for n, i := range left {
+		if a := before.accounts[ops[i].AccountID]; a == nil || answers[i].link.seq != a.seq+1 {
+			continue // not its turn
+		}
+		m := before.clone()
+		got := m.apply(ops[i])
+		got.link.meaning = ""
+		if got != answers[i] {
+			continue
+		}
+		rest := append(slices.Clone(left[:n]), left[n+1:]...)
+		if after := explain(m, ops, answers, rest); after != nil {
+			return after
+		}
+	}
+	return nil
 }
 
 // cut ends all sessions of both writers on the server.

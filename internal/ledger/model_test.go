@@ -1,6 +1,9 @@
 package ledger
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // model is the ledger as plain Go, written from the contract and not from the
 // code: accounts in a map, one operation at a time. TestModel holds the real
@@ -23,6 +26,7 @@ type modelLink struct {
 	reason  Code
 	seq     Seq
 	after   State
+	legs    string // of an operation with several: all links of it
 }
 
 // modelAnswer is what a caller is told: refusal alone, or the rest.
@@ -36,10 +40,20 @@ func (a modelAnswer) String() string {
 	if a.refusal != "" {
 		return "refused: " + string(a.refusal)
 	}
-	return fmt.Sprintf("%s %s at %d, %+v, replayed %v, unchanged %v", a.link.kind, a.link.reason, a.link.seq, a.link.after, a.replayed, a.unchanged)
+	return fmt.Sprintf("%s %s at %d, %+v, replayed %v, unchanged %v%s", a.link.kind, a.link.reason, a.link.seq, a.link.after, a.replayed, a.unchanged, a.link.legs)
 }
 
 func newModel() *model { return &model{accounts: map[AccountID]*modelAccount{}} }
+
+func (m *model) clone() *model {
+	c := newModel()
+	for id, a := range m.accounts {
+		copied := *a
+		copied.keys = maps.Clone(a.keys)
+		c.accounts[id] = &copied
+	}
+	return c
+}
 
 // apply does the operation and returns the answer to it.
 func (m *model) apply(op *Operation) modelAnswer {
@@ -56,7 +70,13 @@ func (m *model) apply(op *Operation) modelAnswer {
 		}
 		return modelAnswer{link: old, replayed: true}
 	}
-	if refusal := a.token(op); refusal != "" {
+	switch op.Kind {
+	case KindTransfer, KindTransaction:
+		return m.together(a, op)
+	case KindFenced:
+		return a.fenced(op)
+	}
+	if refusal := a.token(op.Kind, op.Token); refusal != "" {
 		return modelAnswer{refusal: refusal}
 	}
 	if op.IfMatch != 0 && op.IfMatch != a.seq {
@@ -84,18 +104,88 @@ func (m *model) open(a *modelAccount, op *Operation) modelAnswer {
 	return modelAnswer{link: modelLink{kind: KindOpened, seq: 1, after: a.state}}
 }
 
-func (a *modelAccount) token(op *Operation) Code {
+// together does all legs of an operation, or none.
+func (m *model) together(first *modelAccount, op *Operation) modelAnswer {
+	sums := map[Currency]Amount{}
+	for _, leg := range op.Legs {
+		a := m.accounts[leg.AccountID]
+		if a == nil {
+			return modelAnswer{refusal: CodeAccountNotFound}
+		}
+		if refusal := a.token(leg.Kind, leg.Token); refusal != "" {
+			return modelAnswer{refusal: refusal}
+		}
+		if leg.Kind == KindDebit {
+			leg.Amount = -leg.Amount
+		}
+		sums[a.currency] += leg.Amount
+	}
+	declined := func(reason Code) modelAnswer {
+		after := first.state
+		after.Fence = max(after.Fence, op.Legs[0].Token)
+		return first.link(op, KindDeclined, reason, after)
+	}
+	if op.Kind == KindTransfer && op.Legs[0].AccountID == op.Legs[1].AccountID {
+		return declined(CodeSameAccount)
+	}
+	for _, sum := range sums {
+		if sum != 0 {
+			return declined(CodeCurrencyMismatch)
+		}
+	}
+	after := m.clone()
+	var links []modelLink
+	for _, leg := range op.Legs {
+		a := after.accounts[leg.AccountID]
+		one := &Operation{Kind: leg.Kind, AccountID: leg.AccountID, Amount: leg.Amount, Currency: op.Currency, Token: leg.Token}
+		if reason := a.refusal(one); reason != "" {
+			return declined(reason)
+		}
+		if refusal := a.token(leg.Kind, leg.Token); refusal != "" {
+			return modelAnswer{refusal: refusal}
+		}
+		links = append(links, a.movement(one).link)
+	}
+	l := links[0]
+	l.meaning, l.legs = meaning(op), ""
+	for i, leg := range op.Legs {
+		l.legs += legText(leg.AccountID, links[i].kind, links[i].seq, links[i].after)
+	}
+	after.accounts[op.AccountID].keys[op.Key] = l
+	m.accounts = after.accounts
+	return modelAnswer{link: l}
+}
+
+func legText(id AccountID, kind Kind, seq Seq, after State) string {
+	return fmt.Sprintf("\n    %s of %s at %d, %+v", kind, id, seq, after)
+}
+
+// fenced raises the fence for a new owner.
+func (a *modelAccount) fenced(op *Operation) modelAnswer {
+	after := a.state
+	switch after.Fence = op.Token; {
+	case after.Fencing.Source == SourceExternal:
+		return modelAnswer{refusal: CodeFencingExternal}
+	case after.Status == Closed:
+		return modelAnswer{refusal: CodeAccountClosed}
+	case op.Token <= a.state.Fence:
+		return modelAnswer{refusal: CodeLeaseHeld}
+	}
+	return a.link(op, KindFenced, "", after)
+}
+
+func (a *modelAccount) token(kind Kind, token Token) Code {
 	s := a.state
-	if op.Token == 0 {
-		if s.Fencing.Required && op.Kind != KindSettings {
+	if token == 0 {
+		if s.Fencing.Required && kind != KindSettings {
 			return CodeTokenRequired
 		}
 		return ""
 	}
-	if op.Token < s.Fence {
+	if token < s.Fence {
 		return CodeStaleToken
 	}
-	if op.Token > s.Fence && s.Fencing.Source == SourceLease {
+	if token > s.Fence && s.Fencing.Source == SourceLease {
 		return CodeTokenFromTheFuture
 	}
 	return ""
@@ -105,7 +195,7 @@ func (a *modelAccount) token(op *Operation) Code {
 func (a *modelAccount) link(op *Operation, kind Kind, reason Code, after State) modelAnswer {
 	a.seq++
 	a.state = after
-	l := modelLink{meaning(op), kind, reason, a.seq, after}
+	l := modelLink{meaning: meaning(op), kind: kind, reason: reason, seq: a.seq, after: after}
 	if op.Key != "" {
 		a.keys[op.Key] = l
 	}
