@@ -126,6 +126,7 @@ func (s *service) openPools() (err error) {
 	}
 	shards := s.postgresConfig("projection", projectionConns)
 	shards.IdleInTransactionTimeout = s.cfg.LeaseTTL
+	shards.LockTimeout = 200 * time.Millisecond // a row that somebody locked must not hold up all others
 	s.shards, err = postgres.Open(shards)
 	return err
 }

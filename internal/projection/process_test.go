@@ -3,7 +3,9 @@ package projection
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/bits"
 	"os"
@@ -41,7 +43,7 @@ func child(url string) {
 	}
 	cfg := config()
 	cfg.LeaseTTL, cfg.RenewEvery = time.Second, 100*time.Millisecond
-	cfg.BeforeWrite = PauseFromEnvironment()
+	cfg.BeforeWrite = pauseFromEnvironment()
 	cfg.Registerer = prometheus.NewRegistry()
 	p, err := New(pool, cfg)
 	if err != nil {
@@ -67,6 +69,31 @@ func child(url string) {
 	os.Exit(0)
 }
 
+// pauseVariable names a file. While it does not exist, the signal does nothing.
+const pauseVariable = "LEDGERD_TEST_PROJECTION_PAUSE"
+
+// pauseFromEnvironment returns a BeforeWrite that stops between a fold and its
+// write, nil when pauseVariable is not set. When the named file exists, the next write renames it to the name with ".reached" and
+// waits until that is removed.
+func pauseFromEnvironment() func() {
+	path := os.Getenv(pauseVariable)
+	if path == "" {
+		return nil
+	}
+	return func() {
+		reached := path + ".reached"
+		if os.Rename(path, reached) != nil {
+			return
+		}
+		for {
+			if _, err := os.Stat(reached); errors.Is(err, fs.ErrNotExist) {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
 // process is a projector in a process of its own.
 type process struct {
 	cmd   *exec.Cmd
@@ -81,7 +108,7 @@ func (f *fixture) process() *process {
 	f.t.Helper()
 	p := &process{pause: filepath.Join(f.t.TempDir(), "pause")}
 	p.cmd = exec.Command(os.Args[0])
-	p.cmd.Env = append(os.Environ(), childVariable+"="+f.url, PauseVariable+"="+p.pause)
+	p.cmd.Env = append(os.Environ(), childVariable+"="+f.url, pauseVariable+"="+p.pause)
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
