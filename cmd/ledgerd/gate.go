@@ -144,7 +144,19 @@ func (g *gate) Apply(ctx context.Context, op *ledger.Operation) (*ledger.Receipt
 	if w := g.writer.Load(); w != nil {
 		return w.Apply(ctx, op)
 	}
-	return nil, &ledger.Refusal{
+	return nil, notOpen()
+}
+
+// Start implements httpapi.Writer.
+func (g *gate) Start(ctx context.Context, op *ledger.Operation) ledger.Pending {
+	if w := g.writer.Load(); w != nil {
+		return w.Start(ctx, op)
+	}
+	return ledger.NotStarted(notOpen())
+}
+
+func notOpen() *ledger.Refusal {
+	return &ledger.Refusal{
 		Code: ledger.CodeUnavailable, Applied: ledger.NotApplied,
 		Detail: "The database has not answered since the service was started. Repeat the request as it is.",
 	}

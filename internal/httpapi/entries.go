@@ -115,18 +115,11 @@ func (s *server) getTransaction(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	b := append(x.buf, `{"transaction_id":`...)
-	b = appendUUID(b, id)
-	b = append(b, `,"entries":[`...)
-	for i := range entries {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		if b, err = appendEntry(b, &entries[i].Entry, entries[i].Account.Currency); err != nil {
-			return err
-		}
+	b, err := appendTransaction(x.buf, entries)
+	if err != nil {
+		return err
 	}
-	x.sendJSON(http.StatusOK, append(b, `]}`...))
+	x.sendJSON(http.StatusOK, b)
 	return nil
 }
 

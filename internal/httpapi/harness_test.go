@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -289,6 +290,14 @@ type writerFunc func(ctx context.Context, op *ledger.Operation) (*ledger.Receipt
 
 func (f writerFunc) Apply(ctx context.Context, op *ledger.Operation) (*ledger.Receipt, error) {
 	return f(ctx, op)
+}
+
+// Start implements Writer for refusals alone: a receipt needs a real writer.
+func (f writerFunc) Start(ctx context.Context, op *ledger.Operation) ledger.Pending {
+	_, err := f(ctx, op)
+	refusal := &ledger.Refusal{Code: ledger.CodeInternal, Err: err}
+	errors.As(err, &refusal)
+	return ledger.NotStarted(refusal)
 }
 
 // clientWith returns a client of a handler whose only working part is w; the

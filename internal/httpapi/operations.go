@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -15,6 +16,9 @@ type Writer interface {
 	// key, and returns its receipt; a recorded decline is a receipt too. Every
 	// other outcome is a *ledger.Refusal that says what is known about it.
 	Apply(ctx context.Context, op *ledger.Operation) (*ledger.Receipt, error)
+	// Start begins what Apply does and returns at once. Operations on one
+	// account are decided in the order in which they were started.
+	Start(ctx context.Context, op *ledger.Operation) ledger.Pending
 }
 
 func (s *server) applyCredit(x *exchange, r *http.Request) error {
@@ -77,11 +81,18 @@ func (s *server) readMovement(r *http.Request, kind ledger.Kind) (*ledger.Operat
 // comes from the entry, so that a replay gives the same again.
 func declined(receipt *ledger.Receipt) *problem {
 	e := &receipt.Entry
+	// Details that cannot be read leave out what they say; the audit reports them.
+	details, _ := ledger.ParseDetails(e.Details)
+	detail := declineDetail(e, receipt.Account.Currency)
+	if details.Attempted == ledger.KindTransfer || details.Attempted == ledger.KindTransaction {
+		detail = declineTogether(e, &details)
+	}
 	return &problem{
 		code:        ledger.Code(e.Reason),
-		detail:      declineDetail(e, receipt.Account.Currency),
+		detail:      detail,
 		seq:         e.Seq,
 		transaction: e.TransactionID,
+		refusedBy:   details.RefusedBy,
 		location:    entryPath(e),
 		replayed:    receipt.Replayed,
 	}
@@ -101,6 +112,28 @@ func declineDetail(e *ledger.Entry, currency ledger.Currency) string {
 		return fmt.Sprintf("The account is in %s.", currency)
 	}
 	return "The account declined the operation."
+}
+
+// declineTogether says why an operation with several legs was declined. The
+// state of the account that declined is not known here: it may be another one,
+// and earlier legs may have changed it.
+func declineTogether(e *ledger.Entry, d *ledger.Details) string {
+	id := cmp.Or(d.RefusedBy, e.AccountID)
+	switch ledger.Code(e.Reason) {
+	case ledger.CodeInsufficientFunds:
+		return fmt.Sprintf("Not enough was available on %s.", id)
+	case ledger.CodeAccountFrozen:
+		return fmt.Sprintf("The account %s was frozen: no money goes out.", id)
+	case ledger.CodeAccountClosed:
+		return fmt.Sprintf("The account %s was closed.", id)
+	case ledger.CodeBalanceLimit:
+		return fmt.Sprintf("A number of %s would have left ±%d.", id, ledger.MaxAmount)
+	case ledger.CodeCurrencyMismatch:
+		return fmt.Sprintf("The account %s has another currency.", id)
+	case ledger.CodeSameAccount:
+		return "Money cannot move from an account to itself."
+	}
+	return fmt.Sprintf("The account %s declined the operation.", id)
 }
 
 func entryPath(e *ledger.Entry) string {

@@ -15,7 +15,7 @@ import (
 // The refusals that belong to HTTP alone. Together with the codes of package
 // ledger they are the values of ProblemCode in api.yaml.
 const (
-	codeInvalidRequest       ledger.Code = "invalid_request"
+	codeInvalidRequest                   = ledger.CodeInvalid
 	codeKeyMissing           ledger.Code = "idempotency_key_missing"
 	codeKeyInvalid           ledger.Code = "idempotency_key_invalid"
 	codeNotFound             ledger.Code = "not_found"
@@ -70,6 +70,10 @@ func kindOf(code ledger.Code) (k kind, ok bool) {
 		return kind{http.StatusConflict, "The fencing token was never given out", 0}, true
 	case ledger.CodeFencingResetRefused:
 		return kind{http.StatusConflict, "The fence cannot be reset so", 0}, true
+	case ledger.CodeFencingExternal:
+		return kind{http.StatusConflict, "The tokens of the account come from elsewhere", 0}, true
+	case ledger.CodeLeaseHeld:
+		return kind{http.StatusConflict, "Somebody else holds the lease", 0}, true
 	case ledger.CodeSeqMismatch:
 		return kind{http.StatusPreconditionFailed, "The account has changed", 0}, true
 	case codeRequestTooLarge:
@@ -88,6 +92,8 @@ func kindOf(code ledger.Code) (k kind, ok bool) {
 		return kind{http.StatusUnprocessableEntity, "A balance would leave its limits", 0}, true
 	case ledger.CodeCurrencyMismatch:
 		return kind{http.StatusUnprocessableEntity, "The account has another currency", 0}, true
+	case ledger.CodeSameAccount:
+		return kind{http.StatusUnprocessableEntity, "The account is the same one", 0}, true
 	case ledger.CodeTokenRequired:
 		return kind{http.StatusPreconditionRequired, "The account needs a Fencing-Token", 0}, true
 	case ledger.CodeTooManyDeclines:
@@ -116,6 +122,9 @@ type problem struct {
 	applied     ledger.Applied
 	seq         ledger.Seq
 	transaction uuid.UUID
+	// refusedBy is the account that declined, when it is not the one whose chain
+	// records it.
+	refusedBy ledger.AccountID
 	// location and replayed are headers of a recorded decline.
 	location string
 	replayed bool
@@ -221,6 +230,10 @@ func (p *problem) appendExtensions(b []byte) []byte {
 	if p.transaction != uuid.Nil {
 		b = append(b, `,"transaction_id":`...)
 		b = appendUUID(b, p.transaction)
+	}
+	if p.refusedBy != "" {
+		b = append(b, `,"refused_by":`...)
+		b = appendString(b, string(p.refusedBy))
 	}
 	switch p.code {
 	case ledger.CodeSeqMismatch:

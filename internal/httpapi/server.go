@@ -142,6 +142,8 @@ func (s *server) routes() {
 	s.read("GET", "/v1/accounts/{account_id}/balance", s.getBalance)
 	s.read("GET", "/v1/accounts/{account_id}/entries", s.listEntries)
 	s.read("GET", "/v1/accounts/{account_id}/entries/{seq}", s.getEntry)
+	s.write("POST", "/v1/transfers", s.applyTransfer)
+	s.write("POST", "/v1/transactions", s.applyTransaction)
 	s.read("GET", "/v1/transactions/{transaction_id}", s.getTransaction)
 	s.read("GET", "/v1/projections/balances", s.getProjection)
 	s.read("POST", "/v1/projections/balances/rebuild", s.startRebuild)
