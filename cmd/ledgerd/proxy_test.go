@@ -17,13 +17,13 @@ import (
 // wants it to be. The service reaches it over TCP; the proxy reaches the private
 // server over its socket.
 type proxy struct {
-	url     string // of the database through the proxy
-	network string
-	target  string
+	url string // of the database through the proxy
 
-	mu    sync.Mutex
-	rule  *cut // the next cut, nil for none
-	conns map[net.Conn]bool
+	mu      sync.Mutex
+	network string // where the database is
+	target  string
+	rule    *cut // the next cut, nil for none
+	conns   map[net.Conn]bool
 
 	hole  atomic.Bool  // nothing passes, and nobody is told
 	down  atomic.Bool  // new connections are closed at once
@@ -52,10 +52,7 @@ func newProxy(t testing.TB, url string) *proxy {
 		t.Fatal(err)
 	}
 	p := &proxy{conns: make(map[net.Conn]bool)}
-	p.network, p.target = "tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))
-	if strings.HasPrefix(cfg.Host, "/") {
-		p.network, p.target = "unix", fmt.Sprintf("%s/.s.PGSQL.%d", cfg.Host, cfg.Port)
-	}
+	p.point(t, url)
 	p.url = fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", cfg.User, l.Addr(), cfg.Database)
 	var accepting sync.WaitGroup
 	accepting.Go(func() { p.accept(l, &accepting) })
@@ -65,6 +62,28 @@ func newProxy(t testing.TB, url string) *proxy {
 		accepting.Wait()
 	})
 	return p
+}
+
+// point leads new connections to the database at the URL.
+func (p *proxy) point(t testing.TB, url string) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.target = "tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))
+	if strings.HasPrefix(cfg.Host, "/") {
+		p.network, p.target = "unix", fmt.Sprintf("%s/.s.PGSQL.%d", cfg.Host, cfg.Port)
+	}
+}
+
+func (p *proxy) dial() (net.Conn, error) {
+	p.mu.Lock()
+	network, target := p.network, p.target
+	p.mu.Unlock()
+	return net.Dial(network, target)
 }
 
 func (p *proxy) accept(l net.Listener, running *sync.WaitGroup) {
@@ -77,7 +96,7 @@ func (p *proxy) accept(l net.Listener, running *sync.WaitGroup) {
 			_ = client.Close()
 			continue
 		}
-		server, err := net.Dial(p.network, p.target)
+		server, err := p.dial()
 		if err != nil {
 			_ = client.Close()
 			continue
