@@ -26,8 +26,10 @@ type Projector struct {
 	worker *worker
 }
 
-// New returns a projector over the pool, whose sessions are in the service role
-// and commit durably. It uses at most 3 + RebuildParallel connections at once.
+// New returns a projector over the pool, whose sessions are in the service role,
+// commit durably, and have a short lock_timeout, so that a row that somebody
+// locked holds up no others, and no statement_timeout below StatementTimeout. It
+// uses at most 3 + RebuildParallel connections at once.
 // It does nothing before Run. The error says what is wrong with cfg.
 func New(pool *pgxpool.Pool, cfg Config) (*Projector, error) {
 	if err := cfg.Validate(); err != nil {

@@ -191,7 +191,7 @@ func (s *store) finishRebuilds(ctx context.Context) error {
 }
 
 const accountPagesStatement = `
-select q.n, a.account_id
+select q.n, a.account_id, coalesce(e.seq, 0)
   from unnest($1::smallint[], $2::text[]) with ordinality as q (shard, after, n)
  cross join lateral (
        select account_id
@@ -200,10 +200,25 @@ select q.n, a.account_id
           and account_id > q.after
         order by account_id
         limit $3) as a
+  left join lateral (
+       select h.seq
+         from entries as h
+        where h.account_id = a.account_id
+        order by h.seq desc
+        limit 1) as e
+    on true
  order by q.n, a.account_id`
 
-// accountPages returns the next accounts of each job, by id.
-func (s *store) accountPages(ctx context.Context, jobs []*rebuildJob, limit int) ([][]string, error) {
+// accountPage is the next accounts of a job, by id.
+type accountPage struct {
+	ids     []string
+	entries int64
+	last    bool // no account follows
+}
+
+// accountPages returns the next accounts of each job: at most limit, and when it
+// is more than one, with at most entriesMax entries in all.
+func (s *store) accountPages(ctx context.Context, jobs []*rebuildJob, limit int, entriesMax int64) ([]accountPage, error) {
 	shards, after := make([]int16, len(jobs)), make([]string, len(jobs))
 	for i, j := range jobs {
 		shards[i], after[i] = int16(j.shard), string(j.after)
@@ -212,15 +227,23 @@ func (s *store) accountPages(ctx context.Context, jobs []*rebuildJob, limit int)
 	if err != nil {
 		return nil, fmt.Errorf("read accounts of shards: %w", err)
 	}
-	pages := make([][]string, len(jobs))
-	var n int64
+	pages, found := make([]accountPage, len(jobs)), make([]int, len(jobs))
+	cut := make([]bool, len(jobs))
+	var n, entries int64
 	var id string
-	_, err = pgx.ForEachRow(rows, []any{&n, &id}, func() error {
-		pages[n-1] = append(pages[n-1], id)
+	_, err = pgx.ForEachRow(rows, []any{&n, &id, &entries}, func() error {
+		p := &pages[n-1]
+		found[n-1]++
+		if cut[n-1] = cut[n-1] || len(p.ids) > 0 && p.entries+entries > entriesMax; !cut[n-1] {
+			p.ids, p.entries = append(p.ids, id), p.entries+entries
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read accounts of shards: %w", err)
+	}
+	for i := range pages {
+		pages[i].last = found[i] < limit && !cut[i]
 	}
 	return pages, nil
 }

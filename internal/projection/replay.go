@@ -19,6 +19,8 @@ import (
 const (
 	rebuildGroup = 8
 	rebuildPage  = 160
+	// rebuildEntriesMax bounds what PostgreSQL has to sort for one page.
+	rebuildEntriesMax = 50_000
 )
 
 // rebuildTimeout bounds the work on one group of shards, in case the network
@@ -102,17 +104,21 @@ func (w *worker) rebuildShards(ctx context.Context, jobs []*rebuildJob) error {
 		if len(jobs) == 0 {
 			return nil
 		}
-		pages, err := w.store.accountPages(ctx, jobs, rebuildPage)
+		pages, err := w.store.accountPages(ctx, jobs, rebuildPage, rebuildEntriesMax)
 		if err != nil {
 			return err
 		}
-		replays, err := w.replay(ctx, slices.Concat(pages...))
+		var ids []string
+		for _, p := range pages {
+			ids = append(ids, p.ids...)
+		}
+		replays, err := w.replay(ctx, ids)
 		if err != nil {
 			return err
 		}
 		for i, j := range jobs {
-			n := len(pages[i])
-			err := w.rewritePage(ctx, j, replays[:n], n < rebuildPage)
+			n := len(pages[i].ids)
+			err := w.rewritePage(ctx, j, replays[:n], pages[i].last)
 			if errors.Is(err, errNotOwner) {
 				j.owned = nil
 			} else if err != nil {

@@ -54,8 +54,13 @@ type VerifyReport struct {
 // Clean reports that nothing was found.
 func (r VerifyReport) Clean() bool { return r.Count == 0 }
 
-// verifyPage is how many accounts are checked in one snapshot.
-const verifyPage = 200
+// verifyPage is how many accounts are checked in one snapshot, and
+// verifyEntriesMax how many entries, when it is more than one account: it bounds
+// what PostgreSQL has to sort.
+const (
+	verifyPage       = 200
+	verifyEntriesMax = 100_000
+)
 
 // Verify checks every chain, account and balance row, and writes nothing. It
 // may run while the ledger is used: each account is read in one snapshot, and a
@@ -64,7 +69,7 @@ const verifyPage = 200
 func Verify(ctx context.Context, pool *pgxpool.Pool, cfg VerifyConfig) (VerifyReport, error) {
 	set(&cfg.Parallel, 2)
 	set(&cfg.FindingsMax, 1000)
-	v := &verification{pool: pool, cfg: cfg}
+	v := &verification{pool: pool, cfg: cfg, entriesMax: verifyEntriesMax}
 	err := pool.QueryRow(ctx, `select count(*) from accounts`).Scan(&v.report.AccountsTotal)
 	if err != nil {
 		return VerifyReport{}, fmt.Errorf("count accounts: %w", err)
@@ -84,6 +89,8 @@ func Verify(ctx context.Context, pool *pgxpool.Pool, cfg VerifyConfig) (VerifyRe
 type verification struct {
 	pool *pgxpool.Pool
 	cfg  VerifyConfig
+	// entriesMax is verifyEntriesMax; a test sets it lower.
+	entriesMax int64
 
 	mu     sync.Mutex
 	report VerifyReport
@@ -147,7 +154,7 @@ func (v *verification) shard(ctx context.Context, shard int) error {
 			return fmt.Errorf("verify shard %d after %q: %w", shard, after, err)
 		}
 		v.add(page)
-		if page.AccountsDone < verifyPage {
+		if page.AccountsDone == 0 {
 			return nil
 		}
 		after = last
@@ -172,10 +179,18 @@ type accountCheck struct {
 const verifyAccountsStatement = `
 select a.account_id, a.currency, a.exponent, a.metadata, a.opened_at,
        b.account_id is not null, coalesce(b.balance, 0), coalesce(b.held, 0), coalesce(b.applied_seq, 0),
-       coalesce(b.credits_total, 0)::text, coalesce(b.debits_total, 0)::text, coalesce(b.last_token, 0)
+       coalesce(b.credits_total, 0)::text, coalesce(b.debits_total, 0)::text, coalesce(b.last_token, 0),
+       coalesce(e.seq, 0)
   from accounts as a
   left join balances as b
     on b.account_id = a.account_id
+  left join lateral (
+       select h.seq
+         from entries as h
+        where h.account_id = a.account_id
+        order by h.seq desc
+        limit 1) as e
+    on true
  where a.shard = $1
    and a.account_id > $2
  order by a.account_id
@@ -242,11 +257,16 @@ func (v *verification) accounts(ctx context.Context, tx pgx.Tx, shard int, after
 	var ids []string
 	var a ledger.Account
 	var metadata string
-	var hasRow bool
+	var hasRow, cut bool
 	var row balanceRow
+	var entries, total int64
 	dest := []any{(*string)(&a.ID), (*string)(&a.Currency), &a.Exponent, &metadata, &a.OpenedAt,
-		&hasRow, (*int64)(&row.balance), (*int64)(&row.held), (*int64)(&row.appliedSeq), &row.credits, &row.debits, (*int64)(&row.lastToken)}
+		&hasRow, (*int64)(&row.balance), (*int64)(&row.held), (*int64)(&row.appliedSeq), &row.credits, &row.debits, (*int64)(&row.lastToken), &entries}
 	_, err = pgx.ForEachRow(rows, dest, func() error {
+		total += entries
+		if cut = cut || len(ids) > 0 && total > v.entriesMax; cut {
+			return nil
+		}
 		ids = append(ids, string(a.ID))
 		c := &accountCheck{account: a, newest: newest.Rank(), auditor: ledger.NewAuditor(a.ID), folds: true}
 		if hasRow {

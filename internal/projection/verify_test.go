@@ -135,3 +135,45 @@ func TestVerifyWhileTheLedgerIsUsed(t *testing.T) {
 	stop()
 	f.caughtUp()
 }
+
+// TestPagesAreBoundedByEntries: a page ends early before accounts with many
+// entries, and no account is left out.
+func TestPagesAreBoundedByEntries(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ids := append(sameShard("A", 6), "A")
+	f.open(ids...)
+	for _, id := range ids {
+		for range 4 {
+			f.credit(id, 1)
+		}
+	}
+	for _, entriesMax := range []int64{1, 5, 9, 10, 11, 34, 35, 1000} {
+		v := &verification{pool: f.pool, cfg: VerifyConfig{FindingsMax: 10}, entriesMax: entriesMax}
+		if err := v.shard(t.Context(), ids[0].Shard()); err != nil {
+			t.Fatal(err)
+		}
+		if v.report.AccountsDone != 7 || v.report.EntriesDone != 35 || v.report.Count != 0 {
+			t.Errorf("with pages of %d entries the report is %+v", entriesMax, v.report)
+		}
+		job := &rebuildJob{shard: ids[0].Shard()}
+		var got int
+		for pages := 1; ; pages++ {
+			p, err := newStore(f.pool).accountPages(t.Context(), []*rebuildJob{job}, 3, entriesMax)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(p[0].ids); n > 1 && p[0].entries > entriesMax || n > 3 {
+				t.Errorf("a page has %d accounts with %d entries, at most %d", n, p[0].entries, entriesMax)
+			}
+			got += len(p[0].ids)
+			if p[0].last {
+				break
+			}
+			job.after = ledger.AccountID(p[0].ids[len(p[0].ids)-1])
+		}
+		if got != 7 {
+			t.Errorf("with pages of %d entries %d accounts were read", entriesMax, got)
+		}
+	}
+}
