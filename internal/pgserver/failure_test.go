@@ -132,11 +132,22 @@ func TestCommittedDataSurvivesACrashOfTheServer(t *testing.T) {
 	}
 }
 
+func TestStopFreesTheFolderThoughAChildIsBeingForked(t *testing.T) {
+	t.Parallel()
+	dir := clusterDir(t)
+	s := start(t, config(dir))
+	copied, err := syscall.Dup(int(s.lock.Fd())) // what a child has before it executes its program
+	fatal(t, err)
+	defer syscall.Close(copied)
+	stop(t, s)
+	query(t, start(t, config(dir)), "SELECT 'works'")
+}
+
 func TestServerStartedByHandIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := clusterDir(t)
 	s := start(t, config(dir))
-	fatal(t, s.lock.Close()) // as if no ledgerd had started it
+	fatal(t, unlock(s.lock)) // as if no ledgerd had started it
 	_, err := Start(t.Context(), config(dir))
 	if !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), strconv.Itoa(s.PID())) {
 		t.Errorf("got %v", err)

@@ -83,6 +83,14 @@ func (f folder) lock() (*os.File, error) {
 	return file, nil
 }
 
+// unlock gives the folder back. The lock is taken off by name: closing the file
+// is not enough while another goroutine is starting a child, which has a copy
+// of the open file until it executes its program.
+func unlock(lock *os.File) error {
+	err := syscall.Flock(int(lock.Fd()), syscall.LOCK_UN)
+	return errors.Join(err, lock.Close())
+}
+
 // initdb makes the cluster beside its final place and renames it there, so
 // that a crash at any point leaves either no cluster or a whole one. What an
 // earlier crash left in pgdata.init was never served and is removed. The

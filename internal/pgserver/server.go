@@ -96,8 +96,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s, err := startLocked(ctx, cfg, f)
 	if err != nil {
-		_ = lock.Close() // nothing was written through it
-		return nil, err
+		return nil, errors.Join(err, unlock(lock))
 	}
 	s.lock = lock
 	return s, nil

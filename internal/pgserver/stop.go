@@ -23,7 +23,7 @@ func (s *Server) Stop() error {
 	}
 	s.stopOnce.Do(func() {
 		s.stopErr = s.end()
-		if err := s.lock.Close(); s.stopErr == nil && err != nil {
+		if err := unlock(s.lock); s.stopErr == nil && err != nil {
 			s.stopErr = fmt.Errorf("unlock the data folder: %w", err)
 		}
 	})
