@@ -217,7 +217,7 @@ func (h *Holder) until(sent time.Time) time.Time {
 }
 
 func (h *Holder) end(l *held, cause error) {
-	l.leaving = cause == ErrGivenUp || cause == ErrClosed
+	l.leaving = errors.Is(cause, ErrGivenUp) || errors.Is(cause, ErrClosed)
 	l.cancel(cause)
 }
 
@@ -261,7 +261,7 @@ func (h *Holder) close(ctx context.Context) {
 	var terms []Term
 	for len(h.held) > 0 {
 		l := <-h.ended
-		h.drop(l)
+		_ = h.drop(l) // why it ended does not matter any more
 		terms = append(terms, l.term)
 	}
 	if len(terms) == 0 {

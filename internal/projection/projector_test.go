@@ -2,6 +2,7 @@ package projection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -136,7 +137,7 @@ func TestRebuildUnderLoad(t *testing.T) {
 	f.eventually("some posts", func() bool { return f.row("a0001").appliedSeq > 5 })
 	t.Logf("%d posts went on", stop())
 	f.caughtUp()
-	if _, err := a.Rebuild(context.Background(), uuid.New()); err != ErrRebuildNotFound { //nolint:errorlint // returned as it is
+	if _, err := a.Rebuild(context.Background(), uuid.New()); !errors.Is(err, ErrRebuildNotFound) {
 		t.Errorf("an unknown rebuild gives %v", err)
 	}
 }
