@@ -10,6 +10,7 @@ package mutation
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,14 +76,26 @@ func green(t *testing.T, mutants []Mutant) {
 func (m *Mutant) run(t *testing.T) {
 	t.Helper()
 	out, err := execute(t, "go", "test", "-count=1", "-vet=off", "-ldflags=-s -w", "-overlay="+m.overlay(t), "-run=^"+m.Test+"$", ".")
-	red := strings.Contains(out, "--- FAIL: "+m.Test+" (") || strings.Contains(out, "panic: ")
-	switch {
-	case err == nil:
-		t.Fatalf("%s stays green when %q becomes %q", m.Test, m.Old, m.New)
-	case !red || strings.Contains(out, "pgtest: "): // it was not built, or had no database
-		t.Fatalf("the run failed, but not by the judgement of %s: %v\n%s", m.Test, err, out)
+	if reason := survived(m.Test, out, err); reason != "" {
+		t.Fatalf("%q became %q: %s\n%s", m.Old, m.New, reason, out)
 	}
 	t.Logf("red as it should be:\n%s", out)
+}
+
+// survived says why a run of the test does not count as red, "" when it does.
+// Only the test's own judgement counts: a run that was not built, or had no
+// database, has judged nothing.
+func survived(test, out string, err error) string {
+	failed := strings.Contains(out, "--- FAIL: "+test+" (") || strings.Contains(out, "panic: ")
+	switch {
+	case err == nil:
+		return test + " stays green"
+	case strings.Contains(out, "pgtest: "):
+		return "the run had no database"
+	case !failed:
+		return fmt.Sprintf("the run failed before %s did: %v", test, err)
+	}
+	return ""
 }
 
 // overlay writes the broken file and the description that makes the go command
