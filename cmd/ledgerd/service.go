@@ -83,7 +83,7 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 	reader := reads{ledger.NewReader(s.reads)}
 	handler, err := httpapi.New(httpapi.Config{
 		Writer: s.gate, Health: s.gate,
-		Accounts: reader, Balances: reader, Entries: reader,
+		Accounts: reader, Balances: reader, Entries: reader, Reports: reader,
 		Projection: projectionStatus{s.projector}, Rebuilds: rebuilds{s.projector},
 		Verifications: s.verifications,
 		Unavailable:   unavailable,

@@ -29,6 +29,8 @@ func statements() map[string]string {
 		"metadataStatement": metadataStatement, "barrierStatement": barrierStatement,
 		"readHeadStatement": readHeadStatement, "readAccountsStatement": readAccountsStatement, "readBalanceStatement": readBalanceStatement,
 		"readProjectedStatement": readProjectedStatement, "readAtStatement": readAtStatement, "readEntriesUpStatement": readEntriesUpStatement,
+		"readFilteredUpStatement": readFilteredUpStatement, "readFilteredDownStatement": readFilteredDownStatement,
+		"readSeqAtStatement": readSeqAtStatement, "trialBalanceStatement": trialBalanceStatement,
 		"readEntriesDownStatement": readEntriesDownStatement, "readAccountStatement": readAccountStatement, "readEntryStatement": readEntryStatement,
 		"readTransactionsStatement": readTransactionsStatement, "readTransactionStatement": readTransactionStatement,
 		"sightStatement": sightStatement, "bumpStatement": bumpStatement, "expireLeasesStatement": expireLeasesStatement,
