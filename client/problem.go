@@ -35,6 +35,8 @@ const (
 	CodeStaleFencingToken    Code = "stale_fencing_token"
 	CodeTokenFromTheFuture   Code = "token_from_the_future"
 	CodeFencingResetRefused  Code = "fencing_reset_refused"
+	CodeFencingExternal      Code = "fencing_external"
+	CodeLeaseHeld            Code = "lease_held"
 	CodeFencingTokenRequired Code = "fencing_token_required"
 	CodeSeqMismatch          Code = "seq_mismatch"
 	CodeRequestTooLarge      Code = "request_too_large"
