@@ -56,7 +56,7 @@ func TestLagCountsEntries(t *testing.T) {
 	}
 	f.credit("A", 1)
 	f.credit("A", 1)
-	f.round(w) // sees them
+	f.round(w)                                      // sees them
 	if err := w.sweep(t.Context(), s); err != nil { // and finds them all again
 		t.Fatal(err)
 	}

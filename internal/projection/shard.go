@@ -27,6 +27,9 @@ type shard struct {
 	attempts map[ledger.AccountID]int
 	// parked has the accounts that cannot be applied.
 	parked map[ledger.AccountID]parked
+	// rebuild is the part of the open rebuild that this process does, nil when it
+	// did none in this term.
+	rebuild *rebuildJob
 	// lastError is the last trouble in words, for the status.
 	lastError string
 	changed   bool // since the last report
