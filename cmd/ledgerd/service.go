@@ -59,9 +59,6 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 		s.closePools()
 		return nil, exit(exitUsage, err)
 	}
-	s.registry.MustRegister(newPoolCollector(map[string]*pgxpool.Pool{
-		"checks": s.checks, "reads": s.reads, "projection": s.shards,
-	}))
 	var err error
 	if s.projector, err = projection.New(s.shards, projection.Config{
 		Process:     processName(),
@@ -77,6 +74,9 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 		return postgres.Open(s.postgresConfig("verify", verifyConns))
 	}, log)
 	s.gate = &gate{pool: s.checks, log: log, open: s.open}
+	s.registry.MustRegister(newPoolCollector(map[string]func() *pgxpool.Stat{
+		"checks": s.checks.Stat, "reads": s.reads.Stat, "projection": s.shards.Stat, "writer": s.gate.writerPool,
+	}))
 	reader := reads{ledger.NewReader(s.reads)}
 	handler, err := httpapi.New(httpapi.Config{
 		Writer: s.gate, Health: s.gate,
