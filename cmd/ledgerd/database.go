@@ -47,7 +47,8 @@ func privateServerError(err error) error {
 	switch {
 	case errors.Is(err, pgserver.ErrNoBinaries):
 		return exit(exitRefused, fmt.Errorf("%w\n%s", err, pgserver.Advice()))
-	case errors.Is(err, pgserver.ErrRunning), errors.Is(err, pgserver.ErrNoCluster), errors.As(err, &other), errors.As(err, &access):
+	case errors.Is(err, pgserver.ErrRunning), errors.Is(err, pgserver.ErrNoCluster), errors.Is(err, pgserver.ErrNotUsable),
+		errors.As(err, &other), errors.As(err, &access):
 		return exit(exitRefused, err)
 	case errors.Is(err, context.Canceled):
 		return exit(exitInterrupted, err)

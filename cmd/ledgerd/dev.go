@@ -22,6 +22,13 @@ type devCmd struct {
 	LogLevel string `env:"LEDGERD_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 }
 
+// Validate is called by the command line parser: what is wrong is said before
+// anything is made or started.
+func (c *devCmd) Validate() error {
+	_, err := c.config("postgres:///ledgerd", c.Listen)
+	return err
+}
+
 // Run starts the private PostgreSQL, applies the migrations and serves until
 // ctx ends.
 func (c *devCmd) Run(ctx context.Context, s *streams) error {
@@ -33,8 +40,10 @@ func (c *devCmd) Run(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "PostgreSQL starts in %s\n", dir)
-	server, err := pgserver.Start(ctx, pgserver.Config{DataDir: dir, BinDir: c.PGBin})
+	server, err := pgserver.Start(ctx, pgserver.Config{
+		DataDir: dir, BinDir: c.PGBin,
+		Starting: func() { fmt.Fprintf(s.out, "PostgreSQL starts in %s\n", dir) },
+	})
 	if err != nil {
 		_ = l.Close()
 		return privateServerError(err)
