@@ -84,6 +84,7 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 		Projection: projectionStatus{s.projector}, Rebuilds: rebuilds{s.projector},
 		Verifications: s.verifications,
 		Unavailable:   unavailable,
+		ItemsInFlight: max(1, cfg.QueueMax/2),
 		Registry:      s.registry, Timeout: cfg.RequestTimeout, Logger: log,
 	})
 	if err != nil {
@@ -218,17 +219,20 @@ func (s *service) drain(ctx context.Context) error {
 	s.gate.closing.Store(true)
 	s.log.Info("shutting down")
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ShutdownTimeout)
+	httpCtx, cancel := context.WithTimeout(ctx, s.cfg.ShutdownTimeout)
 	defer cancel()
-	err := s.http.Shutdown(ctx)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("end the requests under way: %w", err), s.http.Close())
+	if err := s.http.Shutdown(httpCtx); err != nil {
+		// A client that neither sends nor reads has no say in how we end.
+		s.log.Warn("requests that did not end are cut", "error", errors.Join(err, s.http.Close()))
 	}
 	if w := s.gate.writer.Load(); w != nil {
-		if closeErr := w.Close(ctx); closeErr != nil {
-			err = errors.Join(err, fmt.Errorf("drain the writer: %w", closeErr))
+		// On a time of its own: what is inside has at most its deadline to go.
+		writerCtx, cancel := context.WithTimeout(ctx, s.cfg.WriteDeadline+time.Second)
+		defer cancel()
+		if err := w.Close(writerCtx); err != nil {
+			return fmt.Errorf("drain the writer: %w", err)
 		}
 	}
 	s.log.Info("drained", "took", time.Since(begun))
-	return err
+	return nil
 }
