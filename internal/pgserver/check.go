@@ -15,10 +15,6 @@ import (
 // before anything else in the folder, so it also tells our folders from others.
 const lockName = "ledgerd.lock"
 
-// ownNames are what the folder of an interrupted first start can hold. A file
-// system of its own also has lost+found.
-var ownNames = [...]string{lockName, "pgdata.init", "socket", "postgres.log", "postgres.log.1", "lost+found"}
-
 // check refuses a folder that holds something else than a ledger, before
 // anything in it is made or changed: the error is ErrNotUsable. A folder that is
 // missing or empty is fine.
@@ -35,7 +31,7 @@ func (f folder) check() error {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Name() != "lost+found" {
+		if e.Name() != "lost+found" { // every file system of its own has it
 			names = append(names, e.Name())
 		}
 	}
@@ -48,11 +44,16 @@ func (f folder) check() error {
 		return f.checkCluster(ours)
 	}
 	for _, name := range names {
-		if !ours || !slices.Contains(ownNames[:], name) {
+		if !ours || !isOwn(name) {
 			return f.notUsable("it has other files, such as %s, and no ledger; choose an empty or a new folder", name)
 		}
 	}
 	return nil
+}
+
+// isOwn reports whether the folder of an interrupted first start can have the name.
+func isOwn(name string) bool {
+	return slices.Contains([]string{lockName, "pgdata.init", "socket", "postgres.log", "postgres.log.1"}, name)
 }
 
 // checkCluster refuses what stands in the cluster's place and is not one of ours.

@@ -129,6 +129,10 @@ func readableCopy(t *testing.T) string {
 	binary, err := os.ReadFile(self)
 	fatal(t, err)
 	path := filepath.Join(openDir(t), "pgserver.test")
+	// A child that is forked meanwhile would keep the file open for writing, and
+	// nobody can run it then.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	fatal(t, os.WriteFile(path, binary, 0o755))
 	return path
 }
