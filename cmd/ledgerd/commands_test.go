@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -137,6 +138,46 @@ func TestDevKeepsItsData(t *testing.T) {
 	again := b.start(t, args...)
 	if r := again.credit("a", 5, "k"); r.Balance != 5 || r.Seq != 2 {
 		t.Errorf("after the second start the credit is %+v", r)
+	}
+}
+
+// --data goes before the URL, and the URL before LEDGERD_DATA.
+func TestDataFolderFromTheEnvironment(t *testing.T) {
+	t.Setenv("LEDGERD_DATA", t.TempDir())
+	if code, _, errs := program(t.Context(), "verify"); code != exitRefused || !strings.Contains(errs, "no ledger database") {
+		t.Errorf("with LEDGERD_DATA: %d, %s", code, errs)
+	}
+	t.Setenv("LEDGERD_DATABASE_URL", "postgres://127.0.0.1:1/ledgerd?connect_timeout=2")
+	if code, _, errs := program(t.Context(), "verify"); code != exitUnreachable {
+		t.Errorf("with LEDGERD_DATA and a URL: %d, %s", code, errs)
+	}
+	if code, _, errs := program(t.Context(), "verify", "--data="+t.TempDir()); code != exitRefused {
+		t.Errorf("with --data and a URL: %d, %s", code, errs)
+	}
+	// What is set and empty is not set; for dev it is the default, not this folder.
+	t.Setenv("LEDGERD_DATA", "")
+	t.Setenv("LEDGERD_DATABASE_URL", "")
+	if code, _, errs := program(t.Context(), "verify"); code != exitUsage {
+		t.Errorf("with empty variables: %d, %s", code, errs)
+	}
+	var c cli
+	parser, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"dev"}); err != nil || c.Dev.Data != "" {
+		t.Errorf("dev with an empty LEDGERD_DATA takes %q, %v", c.Dev.Data, err)
+	}
+}
+
+func TestMissingRoleIsNamed(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t)
+	for _, args := range [][]string{{"serve", "--listen=127.0.0.1:0"}, {"verify"}} {
+		code, _, errs := program(t.Context(), append(args, "--database-url="+b.url, "--database-role=nosuch")...)
+		if code != exitRefused || !strings.Contains(errs, "nosuch") || !strings.Contains(errs, "LEDGERD_DATABASE_ROLE") {
+			t.Errorf("%s ended with %d: %s", args, code, errs)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 type devCmd struct {
-	Data     string `type:"path" env:"LEDGERD_DATA" placeholder:"DIR" help:"Data folder, kept between runs. Default: /var/lib/ledgerd for root, else ~/.local/share/ledgerd."`
+	Data     string `type:"path" env:"LEDGERD_DATA" default:"" placeholder:"DIR" help:"Data folder, kept between runs. Default: /var/lib/ledgerd for root, else ~/.local/share/ledgerd."`
 	Listen   string `env:"LEDGERD_LISTEN" default:"127.0.0.1:8080" help:"Address to listen on."`
 	PGBin    string `name:"pg-bin" env:"LEDGERD_PG_BIN" placeholder:"DIR" help:"Folder with initdb and postgres. Default: what the system has."`
 	LogLevel string `env:"LEDGERD_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
