@@ -21,7 +21,7 @@ func Generate(ctx context.Context, databaseURL string, entries, accounts int, se
 		return fmt.Errorf("connect to generate entries: %w", err)
 	}
 	defer conn.Close(ctx)
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		g := newGenerator(entries, accounts, seed)
 		if err := g.copyAccounts(ctx, tx); err != nil {
 			return err
@@ -35,6 +35,15 @@ func Generate(ctx context.Context, databaseURL string, entries, accounts int, se
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	// A history that grew slowly was read and vacuumed long ago; without this the
+	// first reader would write every page.
+	if _, err := conn.Exec(ctx, "vacuum (analyze) accounts, balances, entries"); err != nil {
+		return fmt.Errorf("vacuum the generated history: %w", err)
+	}
+	return nil
 }
 
 func entryColumns() []string {
