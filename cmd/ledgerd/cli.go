@@ -15,14 +15,14 @@ const (
 	exitDifferences = 1   // done, but something differs or was not applied
 	exitUsage       = 2   // the command line or the configuration is wrong
 	exitUnreachable = 3   // the database or the service does not answer
-	exitRefused     = 4   // refused: unknown or missing schema, unsafe role, data folder or port in use
+	exitRefused     = 4   // refused: unknown or missing schema, unsafe or missing role, data folder or port in use, no data folder
 	exitFault       = 5   // anything else
 	exitInterrupted = 130 // ended by a signal before the work was done
 )
 
 const description = `A fenced ledger for wallet balances: append-only entries in PostgreSQL, balances as projections, and no writer that lost its turn can change anything.
 
-Exit codes: 0 done; 1 differences were found or rows were not applied; 2 wrong command line or configuration; 3 the database or the service cannot be reached; 4 refused (schema missing or unknown, unsafe role, data folder or port in use); 5 any other fault; 130 interrupted.`
+Exit codes: 0 done; 1 differences were found or rows were not applied; 2 wrong command line or configuration; 3 the database or the service cannot be reached; 4 refused (schema missing or unknown, role unsafe or missing, data folder or port in use, a folder that is no data folder); 5 any other fault; 130 interrupted.`
 
 // cli is the command line; each command is in the file of its name.
 type cli struct {
