@@ -32,7 +32,7 @@ func arrows() map[string][]string {
 		"internal/importer":           {"client", "internal/ledger"},
 		"internal/bench":              {"client", "internal/console", "internal/ledger", "internal/postgres", "internal/projection"},
 		"cmd/ledgerd": {
-			"client", "migrations", "internal/console", "internal/httpapi", "internal/importer", "internal/ledger",
+			"client", "migrations", "internal/console", "internal/httpapi", "internal/importer", "internal/lease", "internal/ledger",
 			"internal/pgserver", "internal/postgres", "internal/projection",
 		},
 		"scripts/pgbin": {"internal/pgserver"},
