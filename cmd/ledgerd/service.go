@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ledgerd/ledgerd/internal/httpapi"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/postgres"
 	"github.com/ledgerd/ledgerd/internal/projection"
@@ -34,6 +35,8 @@ type service struct {
 	registry *prometheus.Registry
 
 	checks, reads, shards *pgxpool.Pool // of the gate, of HTTP reads, of the projection
+	leasing               *pgxpool.Pool // of the leases of workers, and of the list of rejections
+	rejections            *lease.RejectionLog
 	gate                  *gate
 	projector             *projection.Projector
 	verifications         *verifications
@@ -58,12 +61,13 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 // newService puts the parts together. Nothing is connected yet.
 func newService(cfg Config, log *slog.Logger) (*service, error) {
 	s := &service{cfg: cfg, log: log, registry: newRegistry(), opened: make(chan struct{})}
+	s.gate = &gate{log: log, open: s.open}
 	if err := s.openPools(); err != nil {
 		s.closePools()
 		return nil, exit(exitUsage, err)
 	}
 	s.registry.MustRegister(newPoolCollector(map[string]*pgxpool.Pool{
-		"checks": s.checks, "reads": s.reads, "projection": s.shards,
+		"checks": s.checks, "reads": s.reads, "projection": s.shards, "leases": s.leasing,
 	}))
 	var err error
 	if s.projector, err = projection.New(s.shards, projection.Config{
@@ -79,15 +83,21 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 	s.verifications = newVerifications(func() (*pgxpool.Pool, error) {
 		return postgres.Open(s.postgresConfig("verify", verifyConns))
 	}, log)
-	s.gate = &gate{pool: s.checks, log: log, open: s.open}
+	s.gate.pool = s.checks
 	reader := reads{ledger.NewReader(s.reads)}
+	s.rejections = lease.NewRejectionLog(s.leasing, s.registry, log)
+	grants := lease.NewGrants(s.leasing)
+	named := namedLeases{grants, s.gate}
 	handler, err := httpapi.New(httpapi.Config{
 		Writer: s.gate, Health: s.gate,
 		Accounts: reader, Balances: reader, Entries: reader,
 		Projection: projectionStatus{s.projector}, Rebuilds: rebuilds{s.projector},
 		Verifications: s.verifications,
-		Unavailable:   unavailable,
-		Registry:      s.registry, Timeout: cfg.RequestTimeout, Logger: log,
+		AccountLeases: accountLeases{lease.NewAccounts(grants, ledgerForLeases{reader, s.gate})},
+		NamedLeases:   named, LeaseAdmin: named,
+		Fencing:     fencingLog{s.rejections},
+		Unavailable: unavailable,
+		Registry:    s.registry, Timeout: cfg.RequestTimeout, Logger: log,
 	})
 	if err != nil {
 		s.closePools()
@@ -124,6 +134,12 @@ func (s *service) openPools() (err error) {
 	if s.reads, err = postgres.Open(reads); err != nil {
 		return err
 	}
+	leasing := s.postgresConfig("leases", leaseConns)
+	leasing.LockTimeout, leasing.StatementTimeout = leaseLockTimeout, s.cfg.RequestTimeout
+	leasing.OnConnect = s.gate.checkLife
+	if s.leasing, err = postgres.Open(leasing); err != nil {
+		return err
+	}
 	shards := s.postgresConfig("projection", projectionConns)
 	shards.IdleInTransactionTimeout = s.cfg.LeaseTTL
 	shards.LockTimeout = 200 * time.Millisecond // a row that somebody locked must not hold up all others
@@ -132,7 +148,7 @@ func (s *service) openPools() (err error) {
 }
 
 func (s *service) closePools() {
-	for _, p := range []*pgxpool.Pool{s.checks, s.reads, s.shards} {
+	for _, p := range []*pgxpool.Pool{s.checks, s.reads, s.shards, s.leasing} {
 		if p != nil {
 			p.Close()
 		}
@@ -180,6 +196,11 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 		defer close(projected)
 		s.project(projecting)
 	}()
+	listed := make(chan struct{})
+	go func() {
+		defer close(listed)
+		s.rejections.Run(projecting)
+	}()
 	group.Go(func() error { return s.gate.watch(failed) })
 	group.Go(func() error {
 		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -195,6 +216,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	s.verifications.close()
 	stopProjection()
 	<-projected // it has released its leases
+	<-listed
 	s.log.Info("stopped")
 	return err
 }

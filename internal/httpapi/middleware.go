@@ -98,6 +98,9 @@ func (x *exchange) sendProblem(p *problem) {
 	if k.retryAfter > 0 {
 		x.Header().Set("Retry-After", strconv.Itoa(k.retryAfter))
 	}
+	if p.retryAfter > 0 {
+		x.Header().Set("Retry-After", strconv.FormatInt(int64((p.retryAfter+time.Second-1)/time.Second), 10))
+	}
 	if p.location != "" {
 		x.Header().Set("Location", p.location)
 	}
@@ -134,6 +137,7 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		if err != nil {
 			p = s.asProblem(err)
 			x.sendProblem(p)
+			s.noteRejection(x, r, pattern, p)
 			s.metrics.refusals.WithLabelValues(string(p.code)).Inc()
 		}
 		took := time.Since(begun)
@@ -235,7 +239,7 @@ func (s *server) methodNotAllowed(_ *exchange, r *http.Request) error {
 		path = r.URL.Path
 	}
 	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		if s.mux.Match(chi.NewRouteContext(), m, path) {
 			allow = append(allow, m)
 		}

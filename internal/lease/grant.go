@@ -211,6 +211,22 @@ func (s *Grants) List(ctx context.Context, prefix, after string, limit int) ([]G
 	return grants, nil
 }
 
+// Forced says who ended a term by force, and why.
+type Forced struct{ By, Reason string }
+
+// Forced returns who ended the term by force; both fields are "" when nobody did.
+func (s *Grants) Forced(ctx context.Context, t Term) (Forced, error) {
+	rows, err := s.db.Query(ctx, forcedStatement, t.Name, t.Incarnation, t.Generation)
+	if err != nil {
+		return Forced{}, fmt.Errorf("read who ended lease %q: %w", t.Name, err)
+	}
+	f, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Forced])
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return Forced{}, fmt.Errorf("read who ended lease %q: %w", t.Name, err)
+	}
+	return f, nil
+}
+
 // one runs a write that returns one row, or none when nothing matched.
 func (s *Grants) one(ctx context.Context, statement string, args ...any) (Grant, error) {
 	rows, err := s.db.Query(ctx, statement, args...)

@@ -120,6 +120,13 @@ select i.mine, ` + grantColumns + `, ` + grantState + `, ` + freeIn + `
   from ` + newest + `
   left join leases as l on l.name = $1::text`
 
+const forcedStatement = `
+select f.released_by, f.reason
+  from lease_force_releases as f
+ where f.name = $1::text
+   and f.incarnation = $2::integer
+   and f.generation = $3::bigint`
+
 const listGrants = `
 select ` + grantColumns + `, ` + grantState + `, ` + freeIn + `
   from leases as l
