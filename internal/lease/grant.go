@@ -92,27 +92,32 @@ func NewGrants(db Querier) *Grants {
 func (s *Grants) Acquire(ctx context.Context, name, holder string, ttl, lockDelay time.Duration) (Grant, error) {
 	nonce := uuid.New()
 	const attempts = 3 // the name became free between the two statements, or a connection broke
-	var err error
+	var lost error
 	for range attempts {
-		var g Grant
-		g, err = s.one(ctx, s.sql.acquire, name, holder, nonce, ttl.Milliseconds(), lockDelay.Milliseconds())
+		g, err := s.one(ctx, s.sql.acquire, name, holder, nonce, ttl.Milliseconds(), lockDelay.Milliseconds())
 		if err == nil {
 			return g, g.validate()
 		}
-		lost := !errors.Is(err, ErrTermOver)
-		seen, lookErr := s.Look(ctx, name)
+		if !errors.Is(err, ErrTermOver) {
+			lost = err
+		}
+		seen, err := s.Look(ctx, name)
 		switch {
-		case errors.Is(lookErr, ErrNotFound):
-			continue
-		case lookErr != nil:
-			return Grant{}, fmt.Errorf("acquire lease %q: %w", name, errors.Join(err, lookErr))
-		case lost && seen.Nonce == nonce:
+		case errors.Is(err, ErrNotFound):
+		case err != nil && lost != nil:
+			return Grant{}, fmt.Errorf("acquire lease %q: %w", name, lost)
+		case err != nil:
+			return Grant{}, err
+		case lost != nil && seen.Nonce == nonce:
 			return seen, nil
 		case seen.State != StateFree:
 			return Grant{}, &Held{seen}
 		}
 	}
-	return Grant{}, fmt.Errorf("acquire lease %q: %w", name, err)
+	if lost != nil {
+		return Grant{}, fmt.Errorf("acquire lease %q: %w", name, lost)
+	}
+	return Grant{}, &Held{Grant{Term: Term{Name: name}, State: StateHeld, FreeIn: time.Millisecond}} // it changes hands all the time
 }
 
 // Renew lets the term run for ttl from now on. It returns ErrTermOver when the
