@@ -37,7 +37,8 @@ func arrows() map[string][]string {
 		},
 		"scripts/pgbin": {"internal/pgserver"},
 		"cmd/ledgerlab": {"client", "migrations", "internal/bench", "internal/console", "internal/pgserver"},
-		// These two serve tests alone: no package of the program may import them.
+		// These serve tests alone: no package of the program may import them.
+		"internal/mutation":        {},
 		"internal/pgtest":          {"internal/pgserver", "internal/postgres", "migrations"},
 		"internal/httpapi/apitest": {"."},
 	}
@@ -57,7 +58,7 @@ func fenced() map[string][]string {
 		"github.com/go-chi/chi/v5":        {"internal/httpapi"},
 		"github.com/pressly/goose/v3":     {"migrations"},
 		"github.com/alecthomas/kong":      {"cmd/ledgerd", "cmd/ledgerlab"},
-		"testing":                         {"internal/pgtest", "internal/httpapi/apitest"},
+		"testing":                         {"internal/mutation", "internal/pgtest", "internal/httpapi/apitest"},
 		"github.com/pb33f/libopenapi":     {"internal/httpapi/apitest", "internal/httpapi/apidoc"},
 		"github.com/schollz/progressbar/": {"internal/console"},
 	}

@@ -17,6 +17,7 @@ const (
 	CodeAccountClosed     Code = "account_closed"
 	CodeBalanceLimit      Code = "balance_limit"
 	CodeCurrencyMismatch  Code = "currency_mismatch"
+	CodeSameAccount       Code = "same_account"
 
 	CodeInvalidRequest       Code = "invalid_request"
 	CodeKeyMissing           Code = "idempotency_key_missing"
@@ -94,6 +95,9 @@ type Problem struct {
 	// they are 0 and "".
 	Seq           int64  `json:"seq"`
 	TransactionID string `json:"transaction_id"`
+	// RefusedBy is the account that declined an operation on several accounts,
+	// "" when it is the one whose chain records it.
+	RefusedBy string `json:"refused_by"`
 	// CurrentSeq is set for seq_mismatch: the account's last entry.
 	CurrentSeq int64 `json:"current_seq"`
 	// PresentedToken and CurrentToken are set for a refused fencing token.

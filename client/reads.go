@@ -19,6 +19,10 @@ const (
 	KindFenced   Kind = "fenced"
 	KindCredit   Kind = "credit"
 	KindDebit    Kind = "debit"
+	// KindTransfer and KindTransaction are kinds of operations alone, as
+	// Entry.Attempted and Item.Type have them: their entries are credits and debits.
+	KindTransfer    Kind = "transfer"
+	KindTransaction Kind = "transaction"
 	// KindDeclined records a definitive refusal; it moved nothing.
 	KindDeclined Kind = "declined"
 )
@@ -49,6 +53,9 @@ type Entry struct {
 	Reason string `json:"reason"`
 	// Attempted is what a declined entry refused.
 	Attempted Kind `json:"attempted"`
+	// RefusedBy is the account that declined, when it is another one of the
+	// transaction that a declined entry refused.
+	RefusedBy string `json:"refused_by"`
 	// Hash chains the entry to the one before it, in hexadecimal.
 	Hash string `json:"hash"`
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type call struct {
 	write bool
 	// key is the idempotency key, "" when there is none.
 	key string
+	// answerMax bounds what is read of the answer; 0 means answerBytesMax.
+	answerMax int64
 }
 
 // answer is what a 2xx answer says beside its body.
@@ -130,7 +133,7 @@ func (c *Client) attempt(ctx context.Context, cl *call, out any) (answer, error)
 		return answer{}, &lostError{sent: !neverSent(err), err: err}
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, answerBytesMax))
+	body, err := io.ReadAll(io.LimitReader(res.Body, cmp.Or(cl.answerMax, answerBytesMax)))
 	if err != nil {
 		return answer{}, &lostError{sent: true, err: fmt.Errorf("read the answer: %w", err)}
 	}

@@ -118,12 +118,13 @@ ledgerd %s is ready.
 
 Try:
 
-  curl -X PUT  %[2]s/v1/accounts/wallet-81 -H 'Content-Type: application/json' -d '{"currency":"EUR"}'
+  curl -X PUT %[2]s/v1/accounts/wallet-81 -H 'Content-Type: application/json' -d '{"currency":"EUR"}'
   curl -X POST %[2]s/v1/accounts/wallet-81/credits -H 'Content-Type: application/json' -H 'Idempotency-Key: top-up-1' -d '{"amount":12500,"description":"top-up"}'
   curl -X POST %[2]s/v1/accounts/wallet-81/debits -H 'Content-Type: application/json' -H 'Idempotency-Key: order-1047' -d '{"amount":3999,"counterparty":"shop-12"}'
+  curl -X POST %[2]s/v1/accounts/wallet-81/debits -H 'Content-Type: application/json' -H 'Idempotency-Key: order-1047' -d '{"amount":3999,"counterparty":"shop-12"}'
   curl %[2]s/v1/accounts/wallet-81/balance
-  curl %[2]s/v1/accounts/wallet-81/entries
 
+The fourth is the third again, as after a lost answer: it gets the same receipt, and nothing is added.
 Ctrl-C stops it.
 
 `, version(), base, server.URL(), server.DataDir())

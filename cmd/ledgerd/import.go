@@ -21,7 +21,7 @@ const reportsMax = 20
 type importCmd struct {
 	File        string        `arg:"" help:"The CSV file." type:"existingfile"`
 	URL         string        `help:"Address of the service." default:"http://127.0.0.1:8080" env:"LEDGERD_URL"`
-	Concurrency int           `help:"How many accounts are worked on at the same time, 1 to 1024." default:"64"`
+	Concurrency int           `help:"How many accounts are worked on at the same time, 1 to 1024." default:"256"`
 	Open        bool          `help:"Open each account before its first row. Accounts that are open with the same attributes stay as they are."`
 	Currency    string        `help:"Currency of opened accounts; without it the currency column of the first row."`
 	Exponent    *int          `help:"Decimal places of opened accounts, 0 to 18; without it those of ISO 4217, otherwise 2."`

@@ -110,6 +110,35 @@ func TestStoppedProjectionIsFenced(t *testing.T) {
 	}
 }
 
+// The owner of the shards stands still for longer than its lease, wherever it
+// happens to be. Another process takes over; later both work on.
+func TestFrozenProcessComesBack(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t)
+	frozen := serveProcess(t, b, "LEDGERD_LEASE_TTL=1s")
+	accounts := openMany(t, frozen, 20)
+	frozen.credit(accounts[0], 1, "warm")
+	frozen.freeze()
+	heir := serve(t, b, "--lease-ttl=1s")
+	for i, account := range accounts {
+		heir.credit(account, 1, fmt.Sprint("k", i))
+	}
+	for i, account := range accounts {
+		want := int64(2)
+		if i == 0 {
+			want = 3
+		}
+		awaitProjected(t, heir, account, want)
+	}
+	frozen.thaw()
+	awaitShared(t, frozen, heir)
+	// It remembers heads from before; the database refuses what they lead to.
+	if r := frozen.credit(accounts[0], 1, "after"); r.Balance != 3 || r.Seq != 4 {
+		t.Errorf("after its return the process answers %+v, want a balance of 3 at seq 4", r)
+	}
+	awaitProjected(t, heir, accounts[0], 4)
+}
+
 // openMany opens accounts that are spread over the shards.
 func openMany(t *testing.T, n *node, count int) []string {
 	t.Helper()

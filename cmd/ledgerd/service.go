@@ -183,10 +183,10 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	if err := s.gate.look(ctx); err != nil {
 		return errors.Join(err, s.abort(l))
 	}
-	s.log.Info("listening", "address", l.Addr().String())
 	if s.ready != nil {
 		s.ready()
 	}
+	s.log.Info("listening", "address", l.Addr().String())
 
 	// The parts end one after the other, so each has a context of its own.
 	group, failed := errgroup.WithContext(ctx)

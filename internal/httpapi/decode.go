@@ -105,6 +105,11 @@ func (d *decoder) document(member func(name []byte)) {
 		return
 	}
 	d.dec.Reset(&d.body)
+	d.whole(member)
+}
+
+// whole decodes all of the input as one object.
+func (d *decoder) whole(member func(name []byte)) {
 	d.object("", member)
 	if d.syntax != nil {
 		return

@@ -131,6 +131,12 @@ func do(t testing.TB, client *http.Client, method, path, body string, headers ..
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
 	}
+	return read(t, client, r)
+}
+
+// read sends a request and reads its answer.
+func read(t testing.TB, client *http.Client, r *http.Request) reply {
+	t.Helper()
 	response, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,8 @@ type exchange struct {
 	// write says that the route changes things, so that a problem document
 	// says whether it did.
 	write bool
+	// base is the context of the request without the deadline of the service.
+	base context.Context
 	// values are the values of the headers set by set; they live here so that
 	// a header costs no allocation.
 	values [6]string
@@ -90,11 +92,7 @@ func (x *exchange) sendJSON(status int, body []byte) {
 }
 
 func (x *exchange) sendProblem(p *problem) {
-	k, ok := kindOf(p.code)
-	if !ok {
-		p = &problem{code: ledger.CodeInternal, detail: "The service met a fault of its own.", applied: ledger.AppliedUnknown, cause: p}
-		k, _ = kindOf(p.code)
-	}
+	p, k := known(p)
 	if k.retryAfter > 0 {
 		x.Header().Set("Retry-After", strconv.Itoa(k.retryAfter))
 	}
@@ -127,7 +125,7 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		begun := time.Now()
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
-		x := &exchange{ResponseWriter: w, id: s.requestID(r), write: write, pooled: s.buffers.Get().(*[]byte)}
+		x := &exchange{ResponseWriter: w, id: s.requestID(r), base: r.Context(), write: write, pooled: s.buffers.Get().(*[]byte)}
 		x.buf = (*x.pooled)[:0]
 		x.set("X-Request-Id", x.id)
 		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)

@@ -199,7 +199,7 @@ func TestHostileConnections(t *testing.T) {
 	}{
 		"DeclaredTooLong": {[]string{head + "Content-Length: 1048577\r\n\r\n"}, "HTTP/1.1 413 "},
 		"BodyThatStops":   {[]string{head + "Content-Length: 20\r\n\r\n", `{"amount"`}, "HTTP/1.1 503 "},
-		"BodyThatIsCut":   {[]string{head + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n", "3\r\n{}x0"}, "HTTP/1.1 400 "},
+		"BodyThatIsCut":   {[]string{head + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n", "3\r\n{}xZZZZ"}, "HTTP/1.1 400 "},
 		"NoHost":          {[]string{"GET /healthz HTTP/1.1\r\n\r\n"}, "HTTP/1.1 400 "},
 		"Closed":          {[]string{"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"}, "HTTP/1.1 200 "},
 	} {

@@ -178,6 +178,17 @@ func invalid(errs ...fieldError) *problem {
 	return &problem{code: codeInvalidRequest, detail: detail, errors: errs}
 }
 
+// known returns p with its kind; a code that the table does not have is a fault
+// of the service.
+func known(p *problem) (*problem, kind) {
+	k, ok := kindOf(p.code)
+	if !ok {
+		p = &problem{code: ledger.CodeInternal, detail: "The service met a fault of its own.", applied: ledger.AppliedUnknown, cause: p}
+		k, _ = kindOf(p.code)
+	}
+	return p, k
+}
+
 // asProblem turns what a handler returned into a problem document. It never
 // shows the text of an error that was not made for clients.
 func (s *server) asProblem(err error) *problem {

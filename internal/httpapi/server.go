@@ -2,10 +2,12 @@ package httpapi
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -155,6 +157,7 @@ func (s *server) routes() {
 	s.read("GET", "/v1/accounts/{account_id}/entries/{seq}", s.getEntry)
 	s.write("POST", "/v1/transfers", s.applyTransfer)
 	s.write("POST", "/v1/transactions", s.applyTransaction)
+	s.write("POST", "/v1/batches", s.applyBatch)
 	s.read("GET", "/v1/transactions/{transaction_id}", s.getTransaction)
 	s.leaseRoutes("/v1/accounts/{account_id}/lease", accountOf, s.leases)
 	s.read("GET", "/v1/leases", s.listLeases)
@@ -200,7 +203,10 @@ func (s *server) release(d *decoder) {
 // timeout is Config.Timeout, or zero for DefaultTimeout.
 func NewHTTPServer(h http.Handler, timeout time.Duration) *http.Server {
 	timeout = cmp.Or(timeout, DefaultTimeout)
-	return &http.Server{
+	stopping := make(chan struct{})
+	base := context.WithValue(context.Background(), stoppingKey{}, stopping)
+	server := &http.Server{
+		BaseContext:       func(net.Listener) context.Context { return base },
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       timeout,
@@ -208,4 +214,6 @@ func NewHTTPServer(h http.Handler, timeout time.Duration) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 	}
+	server.RegisterOnShutdown(sync.OnceFunc(func() { close(stopping) }))
+	return server
 }

@@ -1,5 +1,6 @@
 // Package importer posts the operations of a CSV file through the API: in the
-// order of the file within an account, at the same time for different accounts.
+// order of the file within an account, at the same time for different accounts,
+// all through one stream.
 //
 // Invariants:
 //   - Nothing is sent before the whole file is known to be well formed

@@ -34,7 +34,8 @@ func (e *ServiceError) Unwrap() error { return e.Err }
 type Config struct {
 	// Client calls the service. It repeats each request by its own rules.
 	Client *client.Client
-	// Concurrency is how many accounts are worked on at the same time, 1 or more.
+	// Concurrency is how many accounts are worked on at the same time, 1 or
+	// more. Their rows go over one connection.
 	Concurrency int
 	// Open, when set, opens each account of the file before its first row; an
 	// account that is open with the same attributes stays as it is. Without a
@@ -117,8 +118,23 @@ type importer struct {
 	cfg      Config
 	schedule *schedule
 
+	// sending is held while a row is put into items and then into posted, so
+	// that both have the same order.
+	sending sync.Mutex
+	items   chan client.Item
+	// posted are the rows under way, in the order of their items; slots has one
+	// token for each, so there are at most Concurrency.
+	posted chan underWay
+	slots  chan struct{}
+
 	mu  sync.Mutex
 	sum Summary
+}
+
+// underWay is a row that was sent and has no result yet.
+type underWay struct {
+	lane *lane
+	row  row
 }
 
 func (im *importer) run(ctx context.Context, file io.Reader) error {
@@ -126,10 +142,24 @@ func (im *importer) run(ctx context.Context, file io.Reader) error {
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })()
+	im.items = make(chan client.Item)
+	im.posted = make(chan underWay, im.cfg.Concurrency)
+	im.slots = make(chan struct{}, im.cfg.Concurrency)
 	group.Go(func() error { return im.read(ctx, file) })
+	var workers sync.WaitGroup
 	for range im.cfg.Concurrency {
-		group.Go(func() error { return im.work(ctx, calls) })
+		workers.Add(1)
+		group.Go(func() error {
+			defer workers.Done()
+			return im.work(ctx, calls)
+		})
 	}
+	group.Go(func() error {
+		workers.Wait()
+		close(im.items)
+		return nil
+	})
+	group.Go(func() error { return im.collect(calls) })
 	return group.Wait()
 }
 
@@ -154,8 +184,8 @@ func (im *importer) read(ctx context.Context, file io.Reader) error {
 	}
 }
 
-// work posts rows until there are none. It stops between two rows when ctx ends;
-// calls lives a little longer, for the request that is under way.
+// work sends rows until there are none. It stops between two rows when ctx ends;
+// calls lives a little longer, for what is under way.
 func (im *importer) work(ctx, calls context.Context) error {
 	for {
 		if ctx.Err() != nil {
@@ -169,37 +199,94 @@ func (im *importer) work(ctx, calls context.Context) error {
 				return nil
 			}
 			rw := im.schedule.take(l)
-			if err := im.post(calls, l, &rw); err != nil {
+			sent, err := im.send(ctx, calls, l, &rw)
+			if err != nil {
 				return err
 			}
-			im.schedule.done(l)
-			if im.cfg.Row != nil {
-				im.cfg.Row()
+			if !sent {
+				im.end(l)
 			}
 		}
 	}
 }
 
-// post sends one row. It returns an error only when the service did not decide.
-func (im *importer) post(ctx context.Context, l *lane, rw *row) error {
+// send gives one row to the stream, or ends it at once: then sent is false.
+func (im *importer) send(ctx, calls context.Context, l *lane, rw *row) (sent bool, err error) {
 	if l.stopped {
 		im.count(func(s *Summary) { s.Skipped++ })
-		return nil
+		return false, nil
 	}
-	if err := im.open(ctx, l, rw); err != nil {
-		return im.refused(l, rw, err)
+	if err := im.open(calls, l, rw); err != nil {
+		return false, im.refused(l, rw, err)
 	}
-	apply := im.cfg.Client.Credit
+	item := client.CreditItem(rw.key, rw.accountID, rw.op)
 	if rw.debit {
-		apply = im.cfg.Client.Debit
+		item.Type = client.KindDebit
 	}
-	receipt, err := apply(ctx, rw.accountID, rw.op, client.Key(rw.key))
-	if err != nil {
-		return im.refused(l, rw, err)
+	select {
+	case im.slots <- struct{}{}:
+	case <-ctx.Done():
+		return false, ctx.Err()
 	}
-	mismatch := rw.balanceAfter != nil && *rw.balanceAfter != receipt.Balance
+	im.sending.Lock()
+	defer im.sending.Unlock()
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	select {
+	case im.items <- item:
+		im.posted <- underWay{l, *rw} // has room for every slot
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// collect takes the results of the stream, which come in the order of posted. It
+// returns an error only when the service did not decide.
+func (im *importer) collect(calls context.Context) error {
+	for result, err := range im.cfg.Client.Stream(calls, im.items) {
+		if err != nil {
+			return &ServiceError{Err: im.at(err)}
+		}
+		u := <-im.posted
+		if err := im.settle(&u, &result); err != nil {
+			return err
+		}
+		<-im.slots
+		im.end(u.lane)
+	}
+	return nil
+}
+
+// at says at which line an error of the stream is, when it is at one.
+func (im *importer) at(err error) error {
+	select {
+	case u := <-im.posted:
+		return fmt.Errorf("line %d: %w", u.row.line, err)
+	default:
+		return err
+	}
+}
+
+// end lets the next row of the account go.
+func (im *importer) end(l *lane) {
+	im.schedule.done(l)
+	if im.cfg.Row != nil {
+		im.cfg.Row()
+	}
+}
+
+// settle counts the result of one row.
+func (im *importer) settle(u *underWay, result *client.Result) error {
+	rw := &u.row
+	if result.Err != nil {
+		return im.refused(u.lane, rw, result.Err)
+	}
+	entry := result.Entry()
+	mismatch := rw.balanceAfter != nil && *rw.balanceAfter != entry.Balance
 	im.count(func(s *Summary) {
-		if receipt.Replayed {
+		if result.Replayed {
 			s.Replayed++
 		} else {
 			s.Posted++
@@ -212,7 +299,7 @@ func (im *importer) post(ctx context.Context, l *lane, rw *row) error {
 		}
 	})
 	if mismatch {
-		im.report(rw, fmt.Sprintf("the balance is %d after entry %d, the file has %d", receipt.Balance, receipt.Seq, *rw.balanceAfter))
+		im.report(rw, fmt.Sprintf("the balance is %d after entry %d, the file has %d", entry.Balance, entry.Seq, *rw.balanceAfter))
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func newBank(t testing.TB) *bank {
 	b := &bank{accounts: map[string]*bankAccount{}, busy: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/accounts/{id}", b.open)
-	mux.HandleFunc("POST /v1/accounts/{id}/{what}", b.apply)
+	mux.HandleFunc("POST /v1/batches", b.stream)
 	b.Server = httptest.NewServer(mux)
 	t.Cleanup(b.Close)
 	return b
@@ -87,60 +87,101 @@ func (b *bank) open(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"account_id":%q}`, id)
 }
 
-func (b *bank) apply(w http.ResponseWriter, r *http.Request) {
-	id, key := r.PathValue("id"), r.Header.Get("Idempotency-Key")
-	var op struct{ Amount int64 }
-	if err := json.NewDecoder(r.Body).Decode(&op); err != nil {
-		problem(w, 400, "invalid_request", 0)
-		return
+// operation is one line of a stream.
+type operation struct {
+	Type    string
+	Key     string `json:"idempotency_key"`
+	Account string `json:"account_id"`
+	Amount  int64
+}
+
+// stream answers line by line. What was read and has no answer counts as worked
+// on, also when the connection is cut.
+func (b *bank) stream(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	if err := control.EnableFullDuplex(); err != nil {
+		panic(err)
 	}
-	b.mu.Lock()
-	if b.busy[id] {
-		b.broken = "two operations of " + id + " at once"
+	w.WriteHeader(200)
+	_ = control.Flush()
+	lines := make(chan operation, 1000)
+	go func() {
+		defer close(lines)
+		in := json.NewDecoder(r.Body)
+		for {
+			var op operation
+			if in.Decode(&op) != nil {
+				return
+			}
+			b.begin(op.Account)
+			lines <- op
+		}
+	}()
+	defer func() {
+		_ = control.SetReadDeadline(time.Unix(1, 0))
+		for op := range lines {
+			b.end(op.Account)
+		}
+	}()
+	for op := range lines {
+		if b.before != nil {
+			b.before(op.Account, op.Key)
+		}
+		answer, cut := b.apply(op)
+		b.end(op.Account)
+		if cut {
+			panic(http.ErrAbortHandler)
+		}
+		if _, err := io.WriteString(w, answer+"\n"); err != nil {
+			return
+		}
+		_ = control.Flush()
 	}
-	b.busy[id] = true
-	b.worst = max(b.worst, len(b.busy))
-	before := b.before
-	b.mu.Unlock()
-	if before != nil {
-		before(id, key)
-	}
+}
+
+func (b *bank) begin(account string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.busy, id)
-	a := b.accounts[id]
-	if a == nil {
-		problem(w, 404, "account_not_found", 0)
-		return
+	if b.busy[account] {
+		b.broken = "two operations of " + account + " at once"
 	}
-	if _, replay := a.answers[key]; replay {
-		w.Header().Set("Idempotency-Replayed", "true")
+	b.busy[account] = true
+	b.worst = max(b.worst, len(b.busy))
+}
+
+func (b *bank) end(account string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.busy, account)
+}
+
+// apply returns the result of one line, and whether the connection is to be cut
+// instead of giving it.
+func (b *bank) apply(op operation) (answer string, cut bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.accounts[op.Account]
+	if a == nil {
+		return `{"status":404,"body":{"status":404,"code":"account_not_found","title":"","applied":false}}`, false
+	}
+	replayed := ""
+	if _, replay := a.answers[op.Key]; replay {
+		replayed = `"replayed":true,`
 	} else {
 		a.seq++
-		a.keys = append(a.keys, key)
+		a.keys = append(a.keys, op.Key)
 		delta := op.Amount
-		if r.PathValue("what") == "debits" {
+		if op.Type == "debit" {
 			delta = -delta
 		}
 		if a.balance+delta < 0 {
-			a.answers[key] = ""
+			a.answers[op.Key] = fmt.Sprintf(`"status":422,"body":{"status":422,"code":"insufficient_funds","title":"","applied":false,"seq":%d}}`, a.seq)
 		} else {
 			a.balance += delta
-			a.answers[key] = fmt.Sprintf(`{"account_id":%q,"seq":%d,"balance":%d}`, id, a.seq, a.balance)
+			a.answers[op.Key] = fmt.Sprintf(`"status":201,"body":{"account_id":%q,"seq":%d,"balance":%d}}`, op.Account, a.seq, a.balance)
 		}
 	}
-	if b.fault != nil && b.fault() {
-		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
-			conn.Close()
-		}
-		return
-	}
-	if a.answers[key] == "" {
-		problem(w, 422, "insufficient_funds", a.seq)
-		return
-	}
-	w.WriteHeader(201)
-	io.WriteString(w, a.answers[key])
+	return "{" + replayed + a.answers[op.Key], b.fault != nil && b.fault()
 }
 
 // history makes a file of rows over accounts, with right balances.

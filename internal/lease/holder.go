@@ -99,7 +99,21 @@ func (h *Holder) Run(ctx context.Context) {
 		case l := <-h.ended:
 			h.forget(ctx, l)
 		case <-ticker.C:
+			h.forgetEnded(ctx)
 			h.tick(ctx)
+		}
+	}
+}
+
+// forgetEnded takes what has ended out of the books before a tick, which lasts
+// long while the database is away.
+func (h *Holder) forgetEnded(ctx context.Context) {
+	for {
+		select {
+		case l := <-h.ended:
+			h.forget(ctx, l)
+		default:
+			return
 		}
 	}
 }

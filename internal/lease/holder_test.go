@@ -195,19 +195,20 @@ func TestHolderStopsByItsOwnClock(t *testing.T) {
 	})
 }
 
-// TestTrustCountsFromBeforeTheRequest has replies that come 3 s late.
+// TestTrustCountsFromBeforeTheRequest has replies that come 1.4 s late.
 func TestTrustCountsFromBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m, d := newModel(time.Now), newDesk()
-		n := &network{Leases: m, delay: func() time.Duration { return 1500 * time.Millisecond }}
+		n := &network{Leases: m, delay: func() time.Duration { return 1400 * time.Millisecond }}
 		began := time.Now()
 		stop := start(t.Context(), testHolder(n, "a", d))
 		defer stop()
-		// Look 1.5 s; the slot: 1.5 s there, 1.5 s back; Look 1.5 s; the names
-		// are asked for at 6 s, granted at 7.5 s, known at 9 s, trusted until
-		// 6 s + TTL - margin.
-		time.Sleep(9*time.Second + time.Millisecond)
+		// Look 1.4 s; the slot: 1.4 s there, 1.4 s back; Look 1.4 s; the names
+		// are asked for at 5.6 s, granted at 7 s, known at 8.4 s, trusted until
+		// 5.6 s + TTL - margin.
+		asked := 5600 * time.Millisecond
+		time.Sleep(8400*time.Millisecond + time.Millisecond)
 		synctest.Wait()
 		if got := d.shares()["a"]; got != 64 {
 			t.Fatalf("%d names after %v", got, time.Since(began))
@@ -216,7 +217,7 @@ func TestTrustCountsFromBeforeTheRequest(t *testing.T) {
 		time.Sleep(testTTL)
 		synctest.Wait()
 		for name, ended := range d.ended {
-			if got, want := ended.Sub(began), 6*time.Second+testTTL-testMargin; got != want {
+			if got, want := ended.Sub(began), asked+testTTL-testMargin; got != want {
 				t.Fatalf("the work on %s ended after %v, want %v", name, got, want)
 			}
 		}

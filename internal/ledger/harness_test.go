@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/postgres"
 )
 
-// bench is a database with writers on it, audited when the test ends.
+// fixture is a database with writers on it, audited when the test ends.
 type fixture struct {
 	t  testing.TB
 	db *pgtest.DB

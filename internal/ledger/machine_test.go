@@ -85,6 +85,7 @@ func (m *machine) openWriter(i int) {
 		postgres.Config{URL: m.f.db.URL, Role: postgres.ServiceRole, ApplicationName: sessionName(i)},
 		WriterConfig{
 			Log: slog.New(slog.DiscardHandler), Deadline: time.Minute, HeadsMax: 8,
+			Lanes:        1 + 2*i,               // legs meet in one lane, and in several
 			ContendedFor: 10 * time.Millisecond, // so that both paths are taken
 			Declines:     DeclineLimit{PerSecond: 1e9, Burst: 1e9},
 		})

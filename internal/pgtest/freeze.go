@@ -154,6 +154,20 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d is in state %s", pid, state)
 }
 
+// awaitGone waits until the process has ended, where /proc tells it. One that
+// nobody has waited for yet has ended too.
+func awaitGone(pid int) error {
+	path := fmt.Sprintf("/proc/%d/stat", pid)
+	deadline := time.Now().Add(stepTimeout)
+	for time.Now().Before(deadline) {
+		if fields := statFields(path); len(fields) == 0 || fields[0] == "Z" || fields[0] == "X" {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Errorf("process %d does not end", pid)
+}
+
 func ignoreGone(err error) error {
 	if err == syscall.ESRCH { //nolint:errorlint // syscall.Kill returns the bare number
 		return nil

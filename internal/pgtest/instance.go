@@ -126,12 +126,18 @@ func (i *Instance) Kill(t testing.TB) {
 	t.Helper()
 	i.mustRun(t)
 	i.Freeze(t) // so that no process gets ahead of the others
-	for _, pid := range i.frozen.pids {
+	pids := i.frozen.pids
+	for _, pid := range pids {
 		if err := ignoreGone(syscall.Kill(pid, syscall.SIGKILL)); err != nil {
 			t.Fatalf("pgtest: kill process %d: %v", pid, err)
 		}
 	}
 	i.Stop(t)
+	for _, pid := range pids { // the next start needs the shared memory that they have
+		if err := awaitGone(pid); err != nil {
+			t.Fatalf("pgtest: kill the instance: %v", err)
+		}
+	}
 }
 
 // PID is the process id of the server's main process.

@@ -119,12 +119,12 @@ func BenchmarkRebuild(b *testing.B) {
 // BenchmarkApply measures the live work under 256 writers on 10,000 accounts.
 func BenchmarkApply(b *testing.B) {
 	f := newFixture(b)
-	f.openMany(10_000)
 	p := f.projector(func(c *Config) {
 		*c = Config{Registerer: c.Registerer, Logger: c.Logger}
 	})
 	f.hinted.Store(p)
 	f.run(p)
+	f.openMany(10_000)
 	f.caughtUp()
 	ids := accountIDs("n", 10_000)
 	b.SetParallelism(128)
