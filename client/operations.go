@@ -62,9 +62,7 @@ type write struct {
 // under takes over the token of the lease of the account that ctx works under,
 // unless the caller gave one.
 func (w *write) under(ctx context.Context, accountID string) {
-	if w.lease = leaseOn(ctx, accountID); w.lease != nil && w.token == 0 {
-		w.token = w.lease.Token
-	}
+	w.lease, w.token = leaseOn(ctx, accountID), tokenOn(ctx, accountID, w.token)
 }
 
 func (w *write) refused(err error) {

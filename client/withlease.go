@@ -91,17 +91,24 @@ func (l *HeldLease) Debit(ctx context.Context, op Operation, options ...WriteOpt
 
 // on returns ctx as a context whose writes carry the token.
 func (l *HeldLease) on(ctx context.Context) context.Context {
-	return context.WithValue(ctx, leaseKey{}, l)
+	return context.WithValue(ctx, leaseKey{l.AccountID}, l)
 }
 
-type leaseKey struct{}
+type leaseKey struct{ accountID string }
 
 // leaseOn returns the lease of the account under which ctx works, or nil.
 func leaseOn(ctx context.Context, accountID string) *HeldLease {
-	if l, _ := ctx.Value(leaseKey{}).(*HeldLease); l != nil && l.AccountID == accountID {
-		return l
+	l, _ := ctx.Value(leaseKey{accountID}).(*HeldLease)
+	return l
+}
+
+// tokenOn returns token or, when it is 0, that of the lease of the account under
+// which ctx works.
+func tokenOn(ctx context.Context, accountID string, token int64) int64 {
+	if l := leaseOn(ctx, accountID); l != nil && token == 0 {
+		return l.Token
 	}
-	return nil
+	return token
 }
 
 // refused ends the work when err says that somebody else owns the account.

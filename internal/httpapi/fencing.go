@@ -37,23 +37,19 @@ type FencingRejection struct {
 }
 
 // noteRejection keeps p when a fence refused the write.
-func (s *server) noteRejection(x *exchange, r *http.Request, pattern string, p *problem) {
+func (s *server) noteRejection(x *exchange, p *problem) {
 	if p.code != ledger.CodeStaleToken && p.code != ledger.CodeTokenFromTheFuture {
 		return
 	}
-	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	address, _, err := net.SplitHostPort(x.request.RemoteAddr)
 	if err != nil {
-		address = r.RemoteAddr
-	}
-	account := p.fenced
-	if account == "" {
-		account = ledger.AccountID(pathValue(r, "account_id"))
+		address = x.request.RemoteAddr
 	}
 	s.fencing.Note(FencingRejection{
-		AccountID: account, Code: p.code,
+		AccountID: p.fenced, Code: p.code,
 		Presented: ledger.Token(p.presented), Current: ledger.Token(p.current),
-		Method: r.Method, Route: pattern, RequestID: x.id,
-		RemoteAddress: clip(address), UserAgent: clip(printable(r.UserAgent())), At: time.Now().UTC(),
+		Method: x.request.Method, Route: x.pattern, RequestID: x.id,
+		RemoteAddress: clip(address), UserAgent: clip(printable(x.request.UserAgent())), At: time.Now().UTC(),
 	})
 }
 

@@ -34,6 +34,9 @@ type exchange struct {
 	write bool
 	// base is the context of the request without the deadline of the service.
 	base context.Context
+	// request and pattern are for the list of refused writes.
+	request *http.Request
+	pattern string
 	// values are the values of the headers set by set; they live here so that
 	// a header costs no allocation.
 	values [6]string
@@ -125,7 +128,7 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		begun := time.Now()
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
-		x := &exchange{ResponseWriter: w, id: s.requestID(r), base: r.Context(), write: write, pooled: s.buffers.Get().(*[]byte)}
+		x := &exchange{ResponseWriter: w, id: s.requestID(r), base: r.Context(), request: r, pattern: pattern, write: write, pooled: s.buffers.Get().(*[]byte)}
 		x.buf = (*x.pooled)[:0]
 		x.set("X-Request-Id", x.id)
 		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
@@ -135,7 +138,7 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		if err != nil {
 			p = s.asProblem(err)
 			x.sendProblem(p)
-			s.noteRejection(x, r, pattern, p)
+			s.noteRejection(x, p)
 			s.metrics.refusals.WithLabelValues(string(p.code)).Inc()
 		}
 		took := time.Since(begun)

@@ -138,8 +138,7 @@ type problem struct {
 	// presented and current are tokens with a refused token, and current is
 	// the seq with seq_mismatch.
 	presented, current int64
-	// fenced is the account whose fence refused a token, when it is known not to
-	// be that of the path.
+	// fenced is the account whose fence refused a token.
 	fenced ledger.AccountID
 	// reason, holder and retryAfter say with lease_held why the name is not
 	// free, whose term it is, and when it becomes free.
