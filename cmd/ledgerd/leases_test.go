@@ -494,4 +494,3 @@ func TestManyRejectionsAreCountedAndNotAwaited(t *testing.T) {
 		t.Errorf("%v are counted, want %d", got, count)
 	}
 }
-
