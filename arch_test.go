@@ -37,6 +37,7 @@ func arrows() map[string][]string {
 		},
 		"scripts/pgbin":       {"internal/pgserver"},
 		"cmd/ledgerlab":       {"client", "migrations", "internal/bench", "internal/console", "internal/pgserver"},
+		"docs/timeline":       {"client"},
 		"examples/settlement": {"client"},
 		"examples/validator":  {},
 		// These serve tests alone: no package of the program may import them.
