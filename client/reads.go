@@ -138,20 +138,46 @@ type EntryQuery struct {
 	Ascending bool
 	// PageSize is how many entries one request brings, 1 to 200; 0 means 200.
 	PageSize int
+	// The rest are filters; members that are zero let everything through. The
+	// times From are inclusive, To are not, in microseconds.
+	Kind                       Kind
+	PostedFrom, PostedTo       time.Time
+	EffectiveFrom, EffectiveTo time.Time
+	// Counterparty is compared with the whole text; of a transfer it is the
+	// other account.
+	Counterparty string
+	// MetadataKey is a key that the entry's metadata has.
+	MetadataKey string
+}
+
+func (q *EntryQuery) values() url.Values {
+	v := url.Values{}
+	if q.Ascending {
+		v.Set("order", "asc")
+	}
+	for name, text := range map[string]string{"kind": string(q.Kind), "counterparty": q.Counterparty, "metadata_key": q.MetadataKey} {
+		if text != "" {
+			v.Set(name, text)
+		}
+	}
+	for name, t := range map[string]time.Time{
+		"posted_from": q.PostedFrom, "posted_to": q.PostedTo, "effective_from": q.EffectiveFrom, "effective_to": q.EffectiveTo,
+	} {
+		if !t.IsZero() {
+			v.Set(name, t.UTC().Truncate(time.Microsecond).Format(time.RFC3339Nano))
+		}
+	}
+	return v
 }
 
 // Entries lists the entries of the account, fetching pages as they are needed.
 // An error ends the list.
 func (c *Client) Entries(ctx context.Context, accountID string, q EntryQuery) iter.Seq2[Entry, error] {
-	filter := url.Values{}
-	if q.Ascending {
-		filter.Set("order", "asc")
-	}
 	cl, err := newCall("list entries of", http.MethodGet, accountID, "/entries")
 	if err != nil {
 		return func(yield func(Entry, error) bool) { yield(Entry{}, err) }
 	}
-	return pages[Entry](ctx, c, cl.action, cl.path, filter, q.PageSize)
+	return pages[Entry](ctx, c, cl.action, cl.path, q.values(), q.PageSize)
 }
 
 // Transaction is all entries that were committed for one request.

@@ -150,8 +150,14 @@ func (s *stream) run(ctx context.Context) {
 			attempt, giveUp = 1, time.Now().Add(s.c.retryFor)
 		}
 		repeat, maybe, wait := judge(err)
-		if repeat && pause(ctx, attempt, wait, giveUp) == nil {
-			continue
+		if repeat {
+			ended := pause(ctx, attempt, wait, giveUp)
+			if ended == nil {
+				continue
+			}
+			if s.c.retryFor > 0 && !errors.Is(err, ended) {
+				err = fmt.Errorf("%w (%w)", err, ended)
+			}
 		}
 		if key != "" && (repeat || maybe) {
 			err = &UnknownOutcome{Key: key, Attempts: attempt, Err: err}

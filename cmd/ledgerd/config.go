@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,7 +126,7 @@ func validAddress(address string) bool {
 	if err != nil {
 		return false
 	}
-	_, err = net.LookupPort("tcp", port)
+	_, err = strconv.ParseUint(port, 10, 16)
 	return err == nil
 }
 

@@ -14,7 +14,7 @@ import (
 // and says that the database is away.
 func checkAway(t *testing.T, n *node, deadline time.Duration) {
 	t.Helper()
-	for _, r := range []struct{ method, path, body string }{
+	requests := []struct{ method, path, body string }{
 		{"POST", "/v1/accounts/a/credits", `{"amount":1}`},
 		{"PUT", "/v1/accounts/b", `{"currency":"EUR"}`},
 		{"PATCH", "/v1/accounts/a", `{"status":"frozen"}`},
@@ -22,19 +22,25 @@ func checkAway(t *testing.T, n *node, deadline time.Duration) {
 		{"GET", "/v1/accounts", ""},
 		{"GET", "/v1/projections/balances", ""},
 		{"GET", "/readyz", ""},
-	} {
-		begun := time.Now()
-		a := n.do(r.method, r.path, r.body, "Idempotency-Key", "away")
-		if a.status != http.StatusServiceUnavailable || a.read().Code != "unavailable" || a.header.Get("Retry-After") == "" {
-			t.Errorf("%s %s without a database: %s, Retry-After %q", r.method, r.path, a, a.header.Get("Retry-After"))
-		}
-		if took := time.Since(begun); took > deadline {
-			t.Errorf("%s %s without a database took %s", r.method, r.path, took)
-		}
-		if text := string(a.body); strings.Contains(text, "SQLSTATE") || strings.Contains(text, "postgres") {
-			t.Errorf("%s %s tells a client about the database: %s", r.method, r.path, text)
-		}
 	}
+	parallel(t, len(requests), func(i int) error {
+		r := requests[i]
+		begun := time.Now()
+		a, err := n.try(r.method, r.path, r.body, "Idempotency-Key", "away")
+		took := time.Since(begun)
+		text := string(a.body)
+		switch {
+		case err != nil:
+			return err
+		case a.status != http.StatusServiceUnavailable || a.read().Code != "unavailable" || a.header.Get("Retry-After") == "":
+			return fmt.Errorf("%s %s without a database: %s, Retry-After %q", r.method, r.path, a, a.header.Get("Retry-After"))
+		case took > deadline:
+			return fmt.Errorf("%s %s without a database took %s", r.method, r.path, took)
+		case strings.Contains(text, "SQLSTATE") || strings.Contains(text, "postgres"):
+			return fmt.Errorf("%s %s tells a client about the database: %s", r.method, r.path, text)
+		}
+		return nil
+	})
 	if a := n.do("GET", "/healthz", ""); a.status != http.StatusOK {
 		t.Errorf("/healthz without a database: %s", a)
 	}

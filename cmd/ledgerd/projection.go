@@ -29,8 +29,7 @@ func (p projectionStatus) Projection(ctx context.Context) (httpapi.Projection, e
 			shard.State = "held"
 		}
 		if !s.ReportedAt.IsZero() {
-			parked := int64(s.Parked)
-			shard.LagEntries, shard.LagSeconds, shard.ParkedAccounts = &s.LagEntries, &s.LagSeconds, &parked
+			shard.LagEntries, shard.LagSeconds, shard.ParkedAccounts = &s.LagEntries, &s.LagSeconds, &s.Parked
 		}
 		view.LagEntries += s.LagEntries
 		view.LagSeconds = max(view.LagSeconds, s.LagSeconds)

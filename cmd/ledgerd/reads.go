@@ -97,6 +97,22 @@ func (r reads) Entries(ctx context.Context, id ledger.AccountID, q ledger.EntryQ
 	return a, list, err
 }
 
+// FilteredEntries implements httpapi.EntryReader.
+func (r reads) FilteredEntries(ctx context.Context, id ledger.AccountID, q ledger.EntryQuery, f ledger.EntryFilter) (a ledger.Account, page ledger.EntryPage, err error) {
+	page, err = repeat(ctx, func() (ledger.EntryPage, error) {
+		var page ledger.EntryPage
+		var err error
+		a, page, err = r.reader.FilteredEntries(ctx, id, q, f)
+		return page, err
+	})
+	return a, page, err
+}
+
+// TrialBalance implements httpapi.ReportReader.
+func (r reads) TrialBalance(ctx context.Context, currency ledger.Currency) (ledger.TrialBalance, error) {
+	return repeat(ctx, func() (ledger.TrialBalance, error) { return r.reader.TrialBalance(ctx, currency) })
+}
+
 // Entry implements httpapi.EntryReader.
 func (r reads) Entry(ctx context.Context, id ledger.AccountID, seq ledger.Seq) (a ledger.Account, e ledger.Entry, err error) {
 	e, err = repeat(ctx, func() (ledger.Entry, error) {

@@ -90,7 +90,7 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 	named := namedLeases{grants, s.gate}
 	handler, err := httpapi.New(httpapi.Config{
 		Writer: s.gate, Health: s.gate,
-		Accounts: reader, Balances: reader, Entries: reader,
+		Accounts: reader, Balances: reader, Entries: reader, Reports: reader,
 		Projection: projectionStatus{s.projector}, Rebuilds: rebuilds{s.projector},
 		Verifications: s.verifications,
 		AccountLeases: accountLeases{lease.NewAccounts(grants, ledgerForLeases{reader, s.gate})},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 // benchCmd loads a service.
 type benchCmd struct {
-	Workload    []string      `help:"uniform (all accounts evenly), hot (one account), or both." default:"uniform,hot"`
+	Workload    []string      `help:"What is posted: uniform (credits, all accounts evenly), hot (credits, one account), transfers (between two at random), transfers-house (from one at random to one and the same), batches (1,000 credits a request). Several are measured in turn." default:"uniform,hot"`
 	Connections []int         `help:"How many connections post at the same time; several numbers are measured one after the other." default:"256"`
 	Duration    time.Duration `help:"How long each load takes." default:"10s"`
 	WarmUp      time.Duration `help:"How long the service is warmed up before each load." default:"3s"`
@@ -39,8 +40,8 @@ type benchCmd struct {
 
 // Help is the long help text.
 func (*benchCmd) Help() string {
-	return `Each connection posts one credit after the other, each with a key of its own; what was answered with 201 inside the
-time is counted. The floor is a bare loop of the service's own INSERT into a copy of its table with the same indexes, with as many
+	return `Each connection posts one request after the other, each operation with a key of its own; what was answered with 201 inside
+the time is counted. The floor is a bare loop of the service's own INSERT into a copy of its table with the same indexes, with as many
 entries at once as the service had on average. The lag is the age of the oldest entry that a balance row lacks, of accounts at random.
 
 At the end ledgerd verify checks everything; when it is not clean the exit code is 1.`
@@ -49,8 +50,11 @@ At the end ledgerd verify checks everything; when it is not clean the exit code 
 // Validate is called by the command line parser.
 func (c *benchCmd) Validate() error {
 	for _, w := range c.Workload {
-		if w != string(bench.Uniform) && w != string(bench.Hot) {
-			return fmt.Errorf("--workload must be uniform or hot, not %q", w)
+		if !slices.Contains(bench.Workloads(), bench.Workload(w)) {
+			return fmt.Errorf("--workload must be of %v, not %q", bench.Workloads(), w)
+		}
+		if strings.HasPrefix(w, "transfers") && c.Accounts < 2 {
+			return errors.New("--accounts must be 2 or more for transfers")
 		}
 	}
 	for _, n := range c.Connections {

@@ -75,6 +75,22 @@ func measuresAndAudits(t *testing.T, program string) {
 			t.Errorf("measurement %+v", m)
 		}
 	}
+	others := []string{"--json", "--connections=2", "--workload=transfers,transfers-house,batches"}
+	if code, out, errs = lab(t, append(short, others...)...); code != exitOK {
+		t.Fatalf("exit code %d\n%s%s", code, out, errs)
+	}
+	doc = document{}
+	if err := json.Unmarshal([]byte(out), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if len(doc.Measurements) != 3 || doc.Audit != "clean" {
+		t.Fatalf("document %+v", doc)
+	}
+	for _, m := range doc.Measurements {
+		if m.Rate <= 0 || m.P50 <= 0 || m.Ratio <= 0 || len(m.Errors) != 0 || m.Workload == "batches" && m.BatchMean < 20 {
+			t.Errorf("measurement %+v", m)
+		}
+	}
 	damage(t, dir)
 	code, out, errs = lab(t, append(short, "--workload=hot", "--connections=2")...)
 	if code != exitFailed || !strings.Contains(errs, "the audit is not clean") {

@@ -2,12 +2,15 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -22,8 +25,8 @@ func accountID(n int) string { return fmt.Sprintf(accountName, n) }
 // about what callers use.
 const keyLen = 32
 
-// httpConn is one persistent connection that posts credits. It belongs to one
-// goroutine.
+// httpConn is one persistent connection that posts the requests of a workload. It
+// belongs to one goroutine.
 type httpConn struct {
 	address string
 	// deadline bounds everything: an answer that never comes must not keep the
@@ -32,26 +35,54 @@ type httpConn struct {
 	nc       net.Conn
 	in       *bufio.Reader
 	request  []byte
-	account  []byte // where the digits of the account are in request
-	key      []byte // where the key is in request
-	rng      *rand.PCG
+	accounts [][]byte // where the digits of the accounts are in request
+	keys     [][]byte // where the keys are in request
+	// counted is true when the operations that were applied are counted in the
+	// answer: its status says nothing about them.
+	counted bool
+	rng     *rand.PCG
 }
 
 const answerBuffer = 4 << 10
 
+// newHTTPConn returns a connection that posts credits.
 func newHTTPConn(address string, deadline time.Time, rng *rand.PCG) *httpConn {
-	const body = `{"amount":100}`
-	head := "POST /v1/accounts/"
-	at := len(head) + len("bench-")
-	head += accountID(0) + "/credits HTTP/1.1\r\nHost: " + address +
-		"\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\nIdempotency-Key: "
-	keyAt := len(head)
+	return newWorkloadConn(address, deadline, rng, Uniform)
+}
+
+// newWorkloadConn returns a connection that posts the requests of w.
+func newWorkloadConn(address string, deadline time.Time, rng *rand.PCG, w Workload) *httpConn {
 	c := &httpConn{address: address, deadline: deadline, rng: rng, in: bufio.NewReaderSize(nil, answerBuffer)}
-	c.request = append([]byte(head), make([]byte, keyLen)...)
-	c.request = append(c.request, "\r\n\r\n"+body...)
-	c.account = c.request[at : at+8]
-	c.key = c.request[keyAt : keyAt+keyLen]
+	path, body, keyed := "/v1/accounts/"+accountID(0)+"/credits", `{"amount":100}`, true
+	switch w {
+	case Transfers, TransfersHouse:
+		path, body = "/v1/transfers", `{"from":"`+accountID(0)+`","to":"`+accountID(0)+`","amount":100}`
+	case Batches:
+		item := `{"type":"credit","idempotency_key":"` + strings.Repeat("k", keyLen) + `","account_id":"` + accountID(0) + `","amount":100}`
+		path, body, keyed = "/v1/batches", `{"items":[`+strings.Repeat(item+",", w.operations()-1)+item+`]}`, false
+		c.counted = true
+	}
+	head := "POST " + path + " HTTP/1.1\r\nHost: " + address +
+		"\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body))
+	if keyed {
+		head += "\r\nIdempotency-Key: " + strings.Repeat("k", keyLen)
+	}
+	c.request = []byte(head + "\r\n\r\n" + body)
+	c.accounts = places(c.request, accountID(0), len("bench-"))
+	c.keys = places(c.request, strings.Repeat("k", keyLen), 0)
 	return c
+}
+
+// places returns the parts of b at which text stands, without its first skip bytes.
+func places(b []byte, text string, skip int) (all [][]byte) {
+	for at := 0; ; {
+		i := bytes.Index(b[at:], []byte(text))
+		if i < 0 {
+			return all
+		}
+		all = append(all, b[at+i+skip:at+i+len(text)])
+		at += i + len(text)
+	}
 }
 
 func (c *httpConn) dial() error {
@@ -74,21 +105,52 @@ func (c *httpConn) close() {
 // post credits the account under a new key and returns the status of the
 // answer. After an error the connection is closed.
 func (c *httpConn) post(account int) (status int, err error) {
-	putDigits(c.account, account)
-	putKey(c.key, c.rng)
+	_, status, err = c.postTo(func(int) int { return account })
+	return status, err
+}
+
+// postTo posts one request under new keys and returns how many operations were
+// applied, as far as the answer says so; account gives the accounts, in the
+// order of the request.
+func (c *httpConn) postTo(account func(i int) int) (applied, status int, err error) {
+	for i, digits := range c.accounts {
+		putDigits(digits, account(i))
+	}
+	for _, key := range c.keys {
+		putKey(key, c.rng)
+	}
 	if c.nc == nil {
 		if err := c.dial(); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
 	if _, err = c.nc.Write(c.request); err == nil {
 		var keep bool
-		if status, keep, err = readAnswer(c.in); err == nil && keep {
-			return status, nil
+		if c.counted {
+			applied, status, keep, err = countAnswer(c.in)
+		} else {
+			status, keep, err = readAnswer(c.in)
+		}
+		if err == nil && keep {
+			if !c.counted && status == http.StatusCreated {
+				applied = 1
+			}
+			return applied, status, nil
 		}
 	}
 	c.close()
-	return status, err
+	return 0, status, err
+}
+
+// countAnswer reads the answer to a batch and counts the items that were applied.
+func countAnswer(in *bufio.Reader) (applied, status int, keep bool, err error) {
+	res, err := http.ReadResponse(in, nil)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return bytes.Count(body, []byte(`{"status":201,`)), res.StatusCode, !res.Close, err
 }
 
 // putDigits writes n in decimal over all of b.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,7 +20,46 @@ const (
 	Uniform Workload = "uniform"
 	// Hot sends all of them to one account.
 	Hot Workload = "hot"
+	// Transfers moves money between two accounts at random.
+	Transfers Workload = "transfers"
+	// TransfersHouse moves money from accounts at random to one and the same.
+	TransfersHouse Workload = "transfers-house"
+	// Batches sends 1,000 credits in a request, spread over all accounts.
+	Batches Workload = "batches"
 )
+
+// Workloads are all of them.
+func Workloads() []Workload { return []Workload{Uniform, Hot, Transfers, TransfersHouse, Batches} }
+
+// operations is how many operations one request has.
+func (w Workload) operations() int {
+	if w == Batches {
+		return 1000
+	}
+	return 1
+}
+
+// entries is how many entries one operation adds.
+func (w Workload) entries() int {
+	if w == Transfers || w == TransfersHouse {
+		return 2
+	}
+	return 1
+}
+
+// account returns the account at place i of a request whose first one is first.
+// The two accounts of a transfer differ, so it needs two of them.
+func (w Workload) account(rng *rand.Rand, accounts, i, first int) int {
+	switch {
+	case w == TransfersHouse && i == 1:
+		return 0
+	case w == TransfersHouse:
+		return 1 + rng.IntN(accounts-1)
+	case w == Transfers && i == 1:
+		return (first + 1 + rng.IntN(accounts-1)) % accounts
+	}
+	return w.pick(rng, accounts)
+}
 
 // pick returns the account of the next operation.
 func (w Workload) pick(rng *rand.Rand, accounts int) int {
@@ -44,7 +82,7 @@ type load struct {
 
 // loadResult is what a load achieved.
 type loadResult struct {
-	applied   int64 // operations that were answered with 201 in time
+	applied   int64 // operations that were answered with 201 in time, an item of a batch too
 	elapsed   time.Duration
 	latency   *hdrhistogram.Histogram // microseconds
 	errors    map[string]int64        // by status or "connection"
@@ -77,7 +115,7 @@ func (l *load) run(ctx context.Context) (*loadResult, error) {
 	workers := make([]*worker, l.connections)
 	for i := range workers {
 		source := rand.NewPCG(l.seed, uint64(i))
-		w := &worker{conn: newHTTPConn(l.address, deadline, source), rng: rand.New(source), latency: newHistogram()}
+		w := &worker{conn: newWorkloadConn(l.address, deadline, source, l.workload), rng: rand.New(source), latency: newHistogram()}
 		if err := w.conn.dial(); err != nil {
 			return nil, fmt.Errorf("connect to the service: %w", err)
 		}
@@ -104,10 +142,17 @@ func (l *load) run(ctx context.Context) (*loadResult, error) {
 
 // loop posts until the time is over. What is answered after that is not counted.
 func (w *worker) loop(l *load, over *atomic.Bool) {
+	first := 0
+	account := func(i int) int {
+		n := l.workload.account(w.rng, l.accounts, i, first)
+		if i == 0 {
+			first = n
+		}
+		return n
+	}
 	for !over.Load() {
-		account := l.workload.pick(w.rng, l.accounts)
 		begin := time.Now()
-		status, err := w.conn.post(account)
+		applied, status, err := w.conn.postTo(account)
 		took := time.Since(begin)
 		switch {
 		case over.Load():
@@ -115,10 +160,11 @@ func (w *worker) loop(l *load, over *atomic.Bool) {
 			w.lost++
 			w.err = err
 			time.Sleep(10 * time.Millisecond) // a service that is away must not be hammered
-		case status == http.StatusCreated:
-			w.applied++
+		case applied == l.workload.operations():
+			w.applied += int64(applied)
 			_ = w.latency.RecordValue(min(took.Microseconds(), latencyMax))
 		case status >= 0 && status < len(w.statuses):
+			w.applied += int64(applied)
 			w.statuses[status]++
 		}
 	}

@@ -59,7 +59,8 @@ type Measurement struct {
 	FloorBatch  int     `json:"floor_batch"`
 	FloorBefore float64 `json:"floor_before"`
 	FloorAfter  float64 `json:"floor_after"`
-	// Ratio is Rate over the mean of the floors, 0 when there is none.
+	// Ratio is the entries a second over the mean of the floors, 0 when there is
+	// none. An operation adds one entry, a transfer two.
 	Ratio float64 `json:"floor_ratio"`
 	// Lags are in milliseconds, of single accounts at random moments.
 	LagP99 float64 `json:"lag_p99_ms"`
@@ -92,6 +93,9 @@ func Run(ctx context.Context, target Target, cfg Config) ([]Measurement, error) 
 	return all, nil
 }
 
+// overdraft lets transfers go on for ever without a decline.
+const overdraft = 1 << 50
+
 func openAccounts(ctx context.Context, address string, n int) error {
 	c, err := client.New("http://" + address)
 	if err != nil {
@@ -105,7 +109,7 @@ func openAccounts(ctx context.Context, address string, n int) error {
 			break
 		}
 		group.Go(func() error {
-			_, _, err := c.OpenAccount(ctx, accountID(i), client.Opening{Currency: "EUR"})
+			_, _, err := c.OpenAccount(ctx, accountID(i), client.Opening{Currency: "EUR", MinBalance: -overdraft})
 			return err
 		})
 	}
@@ -139,7 +143,7 @@ func measure(ctx context.Context, target Target, cfg *Config, w Workload, connec
 			return m, err
 		}
 	}
-	m.FloorBatch = max(1, min(connections, int(batches.mean()+0.5)))
+	m.FloorBatch = max(1, min(connections*w.operations()*w.entries(), int(batches.mean()+0.5)))
 	f := &floor{databaseURL: target.DatabaseURL, workload: w, accounts: cfg.Accounts, batch: m.FloorBatch, duration: cfg.Floor, seed: seed}
 	if m.FloorBefore, err = f.measure(ctx, cfg, name+"floor before"); err != nil {
 		return m, err
@@ -155,7 +159,7 @@ func measure(ctx context.Context, target Target, cfg *Config, w Workload, connec
 		return m, err
 	}
 	if mean := (m.FloorBefore + m.FloorAfter) / 2; mean > 0 {
-		m.Ratio = m.Rate / mean
+		m.Ratio = m.Rate * float64(w.entries()) / mean
 	}
 	return m, ctx.Err()
 }

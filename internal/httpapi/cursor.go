@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"math"
+	"slices"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -29,6 +32,7 @@ type entriesCursor struct {
 	account   ledger.AccountID
 	after     ledger.Seq
 	ascending bool
+	filter    ledger.EntryFilter
 }
 
 // rejectionsCursor is the place before one rejection in their list.
@@ -43,9 +47,10 @@ const (
 	cursorEntries    = 'e'
 	cursorLeases     = 'l'
 	cursorRejections = 'r'
-	// cursorBytesMax bounds what is decoded; the longest real cursor is
-	// shorter than 200 bytes.
-	cursorBytesMax = 1024
+	// cursorBytesMax bounds what is decoded; the longest real cursor, with a
+	// counterparty and a metadata key of four-byte characters, is shorter than
+	// 2,100 bytes.
+	cursorBytesMax = 4096
 )
 
 var errCursor = errors.New("this is not a cursor of this list")
@@ -92,9 +97,19 @@ func (c entriesCursor) String() string {
 	b = appendField(b, string(c.account))
 	b = binary.BigEndian.AppendUint64(b, uint64(c.after))
 	if c.ascending {
-		return sealCursor(append(b, 1))
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
 	}
-	return sealCursor(append(b, 0))
+	if f := c.filter; f != (ledger.EntryFilter{}) {
+		b = appendField(b, string(f.Kind))
+		for _, t := range []time.Time{f.PostedFrom, f.PostedTo, f.EffectiveFrom, f.EffectiveTo} {
+			b = appendInstant(b, t)
+		}
+		b = appendLongField(b, f.Counterparty)
+		b = appendLongField(b, f.MetadataKey)
+	}
+	return sealCursor(b)
 }
 
 func parseEntriesCursor(s string) (entriesCursor, error) {
@@ -103,7 +118,7 @@ func parseEntriesCursor(s string) (entriesCursor, error) {
 		return entriesCursor{}, err
 	}
 	id, b, err := cutField(b)
-	if err != nil || len(b) != 9 || b[8] > 1 {
+	if err != nil || len(b) < 9 || b[8] > 1 {
 		return entriesCursor{}, errCursor
 	}
 	c := entriesCursor{after: ledger.Seq(binary.BigEndian.Uint64(b)), ascending: b[8] == 1}
@@ -113,7 +128,63 @@ func parseEntriesCursor(s string) (entriesCursor, error) {
 	if c.after < 1 || int64(c.after) > int64(ledger.MaxAmount) {
 		return entriesCursor{}, errCursor
 	}
-	return c, nil
+	if b = b[9:]; len(b) > 0 {
+		c.filter, err = cutFilter(b)
+	}
+	return c, err
+}
+
+// cutFilter reads the filters of a list of entries, which are the rest of b.
+func cutFilter(b []byte) (f ledger.EntryFilter, err error) {
+	kind, b, err := cutField(b)
+	if err != nil || kind != "" && !slices.Contains(entryKinds, kind) {
+		return f, errCursor
+	}
+	f.Kind = ledger.Kind(kind)
+	for _, t := range []*time.Time{&f.PostedFrom, &f.PostedTo, &f.EffectiveFrom, &f.EffectiveTo} {
+		if len(b) < 8 {
+			return f, errCursor
+		}
+		if micros := int64(binary.BigEndian.Uint64(b)); micros != noInstant {
+			*t = time.UnixMicro(micros).UTC()
+			if t.Year() < 1 || t.Year() > 9999 || t.IsZero() {
+				return f, errCursor
+			}
+		}
+		b = b[8:]
+	}
+	for _, text := range []struct {
+		to       *string
+		runesMax int
+	}{{&f.Counterparty, ledger.CounterpartyRunesMax}, {&f.MetadataKey, ledger.MetadataKeyRunesMax}} {
+		if len(b) < 2 || len(b) < 2+int(binary.BigEndian.Uint16(b)) {
+			return f, errCursor
+		}
+		n := 2 + int(binary.BigEndian.Uint16(b))
+		*text.to, b = string(b[2:n]), b[n:]
+		if ledger.ValidateText(*text.to, text.runesMax) != nil {
+			return f, errCursor
+		}
+	}
+	if len(b) != 0 || f == (ledger.EntryFilter{}) {
+		return f, errCursor
+	}
+	return f, nil
+}
+
+// noInstant stands for a time that is not given.
+const noInstant = math.MinInt64
+
+func appendInstant(b []byte, t time.Time) []byte {
+	micros := int64(noInstant)
+	if !t.IsZero() {
+		micros = t.UnixMicro()
+	}
+	return binary.BigEndian.AppendUint64(b, uint64(micros))
+}
+
+func appendLongField(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
 }
 
 // leasesCursor returns the place after a name in the list of named leases.

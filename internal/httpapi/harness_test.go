@@ -44,7 +44,7 @@ func newService(t testing.TB) *service {
 	reader := ledger.NewReader(db.Pool(t))
 	s := &service{t: t, db: db, jobs: newJobs()}
 	cfg := configOf(s.jobs)
-	cfg.Writer, cfg.Accounts, cfg.Balances, cfg.Entries = w, reader, reader, reader
+	cfg.Writer, cfg.Accounts, cfg.Balances, cfg.Entries, cfg.Reports = w, reader, reader, reader, reader
 	s.client = clientOf(t, cfg)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -63,6 +63,7 @@ func configOf(j *jobs) Config {
 	d := newDesk()
 	return Config{
 		AccountLeases: d, NamedLeases: d, LeaseAdmin: d, Fencing: d,
+		Reports:    (*ledger.Reader)(nil), // only tests of reports read them
 		Projection: j, Rebuilds: j, Verifications: j, Health: j,
 		Unavailable: func(error) bool { return false },
 		Registry:    prometheus.NewRegistry(),

@@ -125,6 +125,20 @@ func (q *query) time(name string) time.Time {
 	return t
 }
 
+// text returns a text of 1 to runesMax characters, "" when it is not given.
+func (q *query) text(name string, runesMax int) string {
+	if !q.has(name) {
+		return ""
+	}
+	s := q.values.Get(name)
+	if s == "" {
+		q.fail(name, "must not be empty")
+	} else if err := ledger.ValidateText(s, runesMax); err != nil {
+		q.fail(name, err.Error())
+	}
+	return s
+}
+
 // clip shortens what a client sent before it is shown in an answer.
 func clip(s string) string {
 	const most = 128

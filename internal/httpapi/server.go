@@ -31,6 +31,7 @@ type Config struct {
 	Accounts      AccountReader
 	Balances      BalanceReader
 	Entries       EntryReader
+	Reports       ReportReader
 	Projection    ProjectionStatus
 	Rebuilds      Rebuilds
 	Verifications Verifications
@@ -60,6 +61,7 @@ type server struct {
 	accounts      AccountReader
 	balances      BalanceReader
 	entries       EntryReader
+	reports       ReportReader
 	projection    ProjectionStatus
 	rebuilds      Rebuilds
 	verifications Verifications
@@ -96,7 +98,7 @@ func New(cfg Config) (http.Handler, error) {
 		return nil, fmt.Errorf("register the metrics of the HTTP interface: %w", err)
 	}
 	s := &server{
-		writer: cfg.Writer, accounts: cfg.Accounts, balances: cfg.Balances, entries: cfg.Entries,
+		writer: cfg.Writer, accounts: cfg.Accounts, balances: cfg.Balances, entries: cfg.Entries, reports: cfg.Reports,
 		projection: cfg.Projection, rebuilds: cfg.Rebuilds, verifications: cfg.Verifications, health: cfg.Health,
 		leases: cfg.AccountLeases, named: cfg.NamedLeases, leaseAdmin: cfg.LeaseAdmin, fencing: cfg.Fencing,
 		unavailable: cfg.Unavailable,
@@ -124,7 +126,7 @@ func (c *Config) validate() error {
 		absent bool
 	}{
 		{"Writer", c.Writer == nil}, {"Accounts", c.Accounts == nil}, {"Balances", c.Balances == nil},
-		{"Entries", c.Entries == nil}, {"Projection", c.Projection == nil}, {"Rebuilds", c.Rebuilds == nil},
+		{"Entries", c.Entries == nil}, {"Reports", c.Reports == nil}, {"Projection", c.Projection == nil}, {"Rebuilds", c.Rebuilds == nil},
 		{"AccountLeases", c.AccountLeases == nil}, {"NamedLeases", c.NamedLeases == nil},
 		{"LeaseAdmin", c.LeaseAdmin == nil}, {"Fencing", c.Fencing == nil},
 		{"Verifications", c.Verifications == nil}, {"Health", c.Health == nil}, {"Unavailable", c.Unavailable == nil}, {"Registry", c.Registry == nil},
@@ -165,6 +167,7 @@ func (s *server) routes() {
 	s.write("POST", "/v1/leases/{name}/force-release", s.forceRelease)
 	s.read("POST", "/v1/sequencers/check", s.checkSequencer)
 	s.read("GET", "/v1/fencing/rejections", s.listFencingRejections)
+	s.read("GET", "/v1/reports/trial-balance", s.getTrialBalance)
 	s.read("GET", "/v1/projections/balances", s.getProjection)
 	s.read("POST", "/v1/projections/balances/rebuild", s.startRebuild)
 	s.read("GET", "/v1/projections/balances/rebuilds/{rebuild_id}", s.getRebuild)

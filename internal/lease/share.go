@@ -19,10 +19,9 @@ type plan struct {
 
 // share makes the plan of the process that calls itself me. names are shared
 // out, members are the slots by which live processes know of each other,
-// leases is what the database says about both, and mine reports whether this
-// process holds the name ("held"), is about to let it go ("leaving"), or
-// neither (""). With n live members each gets len(names)/n names, and the first
-// ones the rest, so that the shares always add up to all names.
+// leases is what the database says about both, and mine reports how this process
+// stands to a name. With n live members each gets len(names)/n names, and the
+// first ones the rest, so that the shares always add up to all names.
 func share(me string, names, members []string, leases []Lease, mine func(name string) standing) plan {
 	byName := make(map[string]*Lease, len(leases))
 	for i := range leases {

@@ -2,16 +2,39 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
+// answerKnown answers the tasks whose entry was found by reading. What was read
+// may not be on the synchronous standbys yet, so that is waited for first, once
+// for all of them.
+func (p *plan) answerKnown(ctx context.Context, conn *pgx.Conn, known []*task) error {
+	if len(known) == 0 {
+		return nil
+	}
+	if p.st.standbys {
+		if err := p.r.w.barrier(ctx); err != nil {
+			return fmt.Errorf("commit barrier: %w", err)
+		}
+	}
+	if err := p.findLegs(ctx, conn, known); err != nil {
+		return err
+	}
+	for _, t := range known {
+		p.answerFound(t, p.found[t])
+	}
+	return nil
+}
+
 // findLegs reads the other entries of the transactions that keys have led to.
 // They never change, so they need not be of the look's snapshot.
-func (p *plan) findLegs(ctx context.Context, conn *pgx.Conn) error {
+func (p *plan) findLegs(ctx context.Context, conn *pgx.Conn, known []*task) error {
 	var ids []uuid.UUID
-	for t, e := range p.found {
+	for _, t := range known {
+		e := p.found[t]
 		if len(t.op.Legs) > 0 && e.Kind != KindDeclined && e.RequestHash == t.requestHash {
 			ids = append(ids, e.TransactionID)
 		}
@@ -38,7 +61,11 @@ func (p *plan) answerFound(t *task, e *Entry) {
 		account := p.working[p.accounts[t.op.AccountID]].head.Account
 		r := &Receipt{Entry: *e, Account: account, Replayed: !own, Unchanged: !own && e.Kind == KindOpened}
 		if len(t.op.Legs) > 0 && e.Kind != KindDeclined {
-			r.Legs = inLegOrder(t.op.Legs, p.legs[e.TransactionID])
+			var ok bool
+			if r.Legs, ok = inLegOrder(t.op.Legs, p.legs[e.TransactionID]); !ok {
+				t.fail(refuse(CodeInternal, "The entries of transaction %s are damaged.", e.TransactionID))
+				return
+			}
 		}
 		t.succeed(r)
 	case t.op.Kind == KindOpened:
@@ -53,19 +80,23 @@ func keyReused(t *task, e *Entry) *Refusal {
 }
 
 // inLegOrder brings the entries of a transaction, which come by account and
-// seq, into the order of the legs.
-func inLegOrder(legs []Leg, entries []TransactionEntry) []TransactionEntry {
+// seq, into the order of the legs. It reports false when they are not those of
+// the legs, as in a damaged database.
+func inLegOrder(legs []Leg, entries []TransactionEntry) ([]TransactionEntry, bool) {
 	next := make(map[AccountID]int, len(entries)) // where the account's entries start
 	for i := len(entries) - 1; i >= 0; i-- {
 		next[entries[i].Entry.AccountID] = i
 	}
 	ordered := make([]TransactionEntry, 0, len(legs))
 	for i := range legs {
-		n := next[legs[i].AccountID]
+		n, ok := next[legs[i].AccountID]
+		if !ok || n >= len(entries) || entries[n].Entry.AccountID != legs[i].AccountID {
+			return nil, false
+		}
 		next[legs[i].AccountID]++
 		ordered = append(ordered, entries[n])
 	}
-	return ordered
+	return ordered, len(entries) == len(legs)
 }
 
 // committed remembers the new heads and answers everybody whose link is durable now.

@@ -72,6 +72,8 @@ type step struct {
 // says of it; a crash at any moment leaves all links of the write or none.
 func (a *appender) send(ctx context.Context, conn *pgx.Conn, w *write, inTransaction bool) (bool, error) {
 	a.steps = a.steps[:0]
+	a.guard[0] = binary.BigEndian.AppendUint64(a.guard[0][:0], uint64(w.life.startedAt))
+	a.guard[1] = binary.BigEndian.AppendUint32(a.guard[1][:0], w.life.entriesOID)
 	if len(w.opened) > 0 {
 		a.encodeOpened(w.opened)
 	}
@@ -182,10 +184,7 @@ func (a *appender) encodeEntries(w *write) {
 		c[18].bytes(e.Hash[:])
 		c[19].int2(int16(e.HashVersion))
 	}
-	a.guard[0] = binary.BigEndian.AppendUint64(a.guard[0][:0], uint64(w.life.startedAt))
-	a.guard[1] = binary.BigEndian.AppendUint32(a.guard[1][:0], w.life.entriesOID)
-	values := append(values(c[:]), a.guard[0], a.guard[1])
-	a.steps = append(a.steps, step{"ledgerd_append", appendStatement, values})
+	a.steps = append(a.steps, step{"ledgerd_append", appendStatement, a.guarded(c[:])})
 }
 
 func (a *appender) encodeOpened(opened []Head) {
@@ -203,8 +202,8 @@ func (a *appender) encodeOpened(opened []Head) {
 		c[5].time(account.OpenedAt)
 	}
 	a.steps = append(a.steps,
-		step{"ledgerd_open_accounts", openAccountsStatement, values(c)},
-		step{"ledgerd_open_balances", openBalancesStatement, values(c[:1])})
+		step{"ledgerd_open_accounts", openAccountsStatement, a.guarded(c)},
+		step{"ledgerd_open_balances", openBalancesStatement, a.guarded(c[:1])})
 }
 
 func (a *appender) encodeChanged(changed []Head) {
@@ -216,6 +215,11 @@ func (a *appender) encodeChanged(changed []Head) {
 		c[1].text(changed[i].Account.Metadata.String())
 	}
 	a.steps = append(a.steps, step{"ledgerd_metadata", metadataStatement, values(c)})
+}
+
+// guarded returns the columns and, behind them, the life that they were decided in.
+func (a *appender) guarded(columns []array) [][]byte {
+	return append(values(columns), a.guard[0], a.guard[1])
 }
 
 func values(columns []array) [][]byte {

@@ -124,6 +124,9 @@ func (a *Auditor) checkState(e *Entry, report reporter) {
 	if before.Status != Active && e.Kind == KindDebit || before.Status == Closed && e.Kind == KindCredit {
 		report(RuleState, "%s on an account that is %s", e.Kind, before.Status)
 	}
+	if e.Kind == KindSettings && e.After.Status == Closed && (e.After.Balance != 0 || e.After.Held != 0) {
+		report(RuleState, "closed with balance %d and held %d", e.After.Balance, e.After.Held)
+	}
 	if b := e.After.Balance; b > MaxAmount || b < -MaxAmount || e.After.Available() > MaxAmount {
 		report(RuleState, "balance %d or available %d is out of range", b, e.After.Available())
 	}
@@ -138,6 +141,9 @@ func (a *Auditor) checkFence(e *Entry, report reporter) {
 	case e.Kind == KindSettings && details.Reset:
 		if e.Reason == "" {
 			report(RuleFence, "the fence was reset without a reason")
+		}
+		if after > before {
+			report(RuleFence, "a reset raised the fence from %d to %d", before, after)
 		}
 	case after < before:
 		report(RuleFence, "the fence fell from %d to %d", before, after)

@@ -53,13 +53,19 @@ func (c *headCache) get(id AccountID, l life) (Head, bool) {
 func (c *headCache) put(head Head, l life) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := c.entry(head.Account.ID)
+	c.entry(head.Account.ID).remember(head, l)
+}
+
+// remember leaves the metadata out: it can be large, and what needs it reads it.
+func (h *cachedHead) remember(head Head, l life) {
+	head.Account.Metadata = nil
 	h.head, h.life = head, l
 }
 
-// observed is put for a head that was read after a conflict. It reports whether
-// somebody else added links since this process last knew the account, and then
-// marks it as contended until the given time.
+// observed is put for a head that was read. It reports whether links were added
+// since this process last knew the account, and then marks it as contended until
+// the given time. Usually they are somebody else's; a link of its own whose
+// answer was lost counts too, which costs a lock for some seconds.
 func (c *headCache) observed(head Head, l life, until time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +74,7 @@ func (c *headCache) observed(head Head, l life, until time.Time) bool {
 	if foreign {
 		h.contendedUntil = until
 	}
-	h.head, h.life = head, l
+	h.remember(head, l)
 	return foreign
 }
 

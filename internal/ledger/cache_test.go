@@ -13,7 +13,7 @@ func headOfSeq(id AccountID, seq Seq) Head { return Head{Account: Account{ID: id
 func TestHeadsBelongToOneLife(t *testing.T) {
 	t.Parallel()
 	c := newHeadCache(2)
-	here, restarted, restored := life{1, 2}, life{3, 2}, life{1, 4}
+	here, restarted, restored := life{startedAt: 1, entriesOID: 2}, life{startedAt: 3, entriesOID: 2}, life{startedAt: 1, entriesOID: 4}
 	if _, ok := c.get("A", here); ok {
 		t.Error("a head that nobody put")
 	}
@@ -34,7 +34,7 @@ func TestHeadsBelongToOneLife(t *testing.T) {
 
 func TestForeignLinksMakeAnAccountContended(t *testing.T) {
 	t.Parallel()
-	here, other := life{1, 2}, life{2, 2}
+	here, other := life{startedAt: 1, entriesOID: 2}, life{startedAt: 2, entriesOID: 2}
 	until := noon.Add(time.Second)
 	for name, c := range map[string]struct {
 		known   func(*headCache)

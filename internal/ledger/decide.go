@@ -107,9 +107,6 @@ func decideOpening(head *Head, op *Operation, at time.Time) (*Entry, *Refusal) {
 
 func decideSettings(head *Head, op *Operation, fence Token, at time.Time) (*Entry, *Refusal) {
 	c, before := op.Change, head.State
-	if before.Status == Closed {
-		return nil, refuse(CodeAccountClosed, "The account %s is closed.", op.AccountID)
-	}
 	after := before
 	after.Fence = fence
 	if c.Status != nil {
@@ -132,6 +129,13 @@ func decideSettings(head *Head, op *Operation, fence Token, at time.Time) (*Entr
 		}
 		after.Fence = *c.ResetFence
 	}
+	sameMetadata := c.Metadata == nil || c.Metadata.String() == head.Account.Metadata.String()
+	if after == before && sameMetadata {
+		return nil, nil // also for a closed account, so that closing can be repeated
+	}
+	if before.Status == Closed {
+		return nil, refuse(CodeAccountClosed, "The account %s is closed.", op.AccountID)
+	}
 	if after.Status == Closed && (after.Balance != 0 || after.Held != 0) {
 		return nil, refuse(CodeAccountNotEmpty, "Only an account with balance and held at 0 can be closed; these are %d and %d.", after.Balance, after.Held)
 	}
@@ -139,10 +143,6 @@ func decideSettings(head *Head, op *Operation, fence Token, at time.Time) (*Entr
 		return nil, refuse(CodeBalanceLimit, "The available amount would exceed %d.", MaxAmount)
 	}
 	details := Details{Metadata: op.Change.Metadata, Reset: c.ResetFence != nil}
-	sameMetadata := c.Metadata == nil || c.Metadata.String() == head.Account.Metadata.String()
-	if after == before && sameMetadata {
-		return nil, nil
-	}
 	e := next(head, op, at)
 	e.After, e.Reason, e.Details = after, c.Reason, details.String()
 	return e, nil

@@ -85,3 +85,53 @@ func TestBlockedAccountDoesNotStallItsNeighbours(t *testing.T) {
 	}
 	must(t, w, credit("A", 1, "blocked"))
 }
+
+// TestBlockedAccountKeepsItsOrder locks one account for longer than the lock
+// timeout while operations on it and on another contended account go on.
+func TestBlockedAccountKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := f.writer(func(_ *postgres.Config, c *WriterConfig) { c.Deadline = 20 * time.Second })
+	open(t, w, "A", "B")
+	for _, id := range []AccountID{"A", "B"} {
+		w.laneOf(id).heads.contend(id, time.Now().Add(time.Hour))
+	}
+	tx, err := f.db.OwnerPool(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select from accounts where account_id = 'A' for update"); err != nil {
+		t.Fatal(err)
+	}
+	var pending []Pending
+	for i := range 20 { // each debit only fits behind its credit
+		pending = append(pending, w.Start(t.Context(), credit("A", 1, keyN("in", i))), w.Start(t.Context(), debit("A", 1, keyN("out", i))))
+	}
+	for i := range 10 {
+		must(t, w, credit("B", 1, keyN("n", i)))
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range pending {
+		if r, err := p.Wait(t.Context()); err != nil || r.Declined() {
+			t.Errorf("operation %d: %+v, %v", i, r, err)
+		}
+	}
+}
+
+// TestLostAnswerIsReadInTime swallows the answer of an append with the timeouts
+// that a service has: the outcome is read before the caller's time is over.
+func TestLostAnswerIsReadInTime(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	net := &wire{}
+	w := f.writer(func(pg *postgres.Config, _ *WriterConfig) { pg.Dial = net.dial })
+	w.stop()
+	open(t, w, "A")
+	must(t, w, credit("A", 1, "warm"))
+	net.arm(1, cutSwallow)
+	if r := must(t, w, credit("A", 1, "k")); r.Entry.Seq != 3 {
+		t.Fatalf("seq %d, want 3", r.Entry.Seq)
+	}
+}

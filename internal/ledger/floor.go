@@ -25,7 +25,7 @@ type Floor struct {
 func NewFloor(ctx context.Context, conn *pgx.Conn) (*Floor, error) {
 	f := &Floor{conn: conn}
 	var clock clockReading
-	err := conn.QueryRow(ctx, lifeStatement).Scan(&f.write.life.startedAt, &f.write.life.entriesOID, &clock.database)
+	err := conn.QueryRow(ctx, lifeStatement).Scan(&f.write.life.startedAt, &f.write.life.entriesOID, &f.write.life.incarnation, &clock.database)
 	if err != nil {
 		return nil, fmt.Errorf("read life: %w", err)
 	}

@@ -190,7 +190,7 @@ func readSight(ctx context.Context, conn *pgx.Conn) (*sight, error) {
 	var s sight
 	i := &s.incarnation
 	err := conn.QueryRow(ctx, sightStatement).Scan(
-		&s.life.startedAt, &s.life.entriesOID, &s.clock.database,
+		&s.life.startedAt, &s.life.entriesOID, &s.life.incarnation, &s.clock.database,
 		&s.inRecovery, &s.standbys, &s.mayChange, &s.system, &s.timeline, &s.flushed,
 		&i.Number, &i.SystemIdentifier, &i.Timeline, &i.EntriesOID, &i.Reason, &i.StartedAt)
 	if err != nil {

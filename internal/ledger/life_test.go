@@ -218,3 +218,61 @@ func restoreTables(t *testing.T, s *warmServer) {
 		t.Fatal(err)
 	}
 }
+
+// TestBumpDropsTheHeads takes a tail away in place, which no identifier shows,
+// and bumps, as an operator does who restored rows: the service must not go on
+// from a link that is gone.
+func TestBumpDropsTheHeads(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := f.writer()
+	open(t, w, "A")
+	for i := range 5 {
+		must(t, w, credit("A", 1, keyN("k", i)))
+	}
+	owner := f.db.OwnerPool(t)
+	if _, err := owner.Exec(t.Context(), "delete from entries where account_id = 'A' and seq > 3"); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := owner.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	bumped, err := BumpIncarnation(t.Context(), conn.Conn(), "rows were restored")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the writer has seen the bump", func() bool { return w.guard.current().incarnation == bumped.Number })
+	if r := must(t, w, credit("A", 1, "after")); r.Entry.Seq != 4 {
+		t.Fatalf("the next link has seq %d, want 4", r.Entry.Seq)
+	}
+}
+
+// TestStandbyWaitIsNotCancelled freezes a synchronous standby: a commit that
+// waits for it must stay invisible, however long its caller waits, and be found
+// by its key once the standby goes on.
+func TestStandbyWaitIsNotCancelled(t *testing.T) {
+	t.Parallel()
+	s := newWarmServer(t)
+	standby := s.Standby(t)
+	s.Set(t, "synchronous_standby_names", "standby")
+	s.Restart(t)
+	s.credit(t, "synchronous")
+
+	standby.Freeze(t)
+	w := openWriter(t, s.URL, func(_ *postgres.Config, c *WriterConfig) { c.Deadline = 1500 * time.Millisecond })
+	r := refused(t, w, credit("A", 1, "waits"), CodeUnavailable)
+	if r.Applied != AppliedUnknown {
+		t.Fatalf("refusal %+v", r)
+	}
+	_, entries, err := s.r.Entries(t.Context(), "A", EntryQuery{Limit: 1})
+	if err != nil || entries[0].Key == "waits" {
+		t.Fatalf("a commit that is not on the standby is seen: %+v, %v", entries, err)
+	}
+	standby.Resume(t)
+	if r := must(t, openWriter(t, s.URL), credit("A", 1, "waits")); r.Entry.Key != "waits" {
+		t.Fatalf("receipt %+v", r.Entry)
+	}
+	auditAll(t, s.r)
+}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
@@ -327,6 +328,7 @@ func (m *machine) check(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	conserved(t, entries)
 	auditors := map[AccountID]*Auditor{}
 	for i := range entries {
 		e := &entries[i]
@@ -357,6 +359,34 @@ func (m *machine) check(t *rapid.T) {
 		}
 		if describe(chain.Account()) != describe(head.Account) || head.Account.Metadata.String() != a.metadata.String() {
 			t.Fatalf("%s: the chain says %s, the row %s, the model has metadata %s", id, describe(chain.Account()), describe(head.Account), a.metadata)
+		}
+	}
+}
+
+// conserved holds entries against the law that money moves and is not made: what
+// a transaction of several entries adds to some accounts it takes from others.
+// All accounts of its operations are among those that were read.
+func conserved(t *rapid.T, entries []Entry) {
+	type sum struct {
+		entries int
+		money   Amount
+	}
+	sums := map[uuid.UUID]sum{}
+	for i := range entries {
+		e := &entries[i]
+		s := sums[e.TransactionID]
+		s.entries++
+		switch e.Kind {
+		case KindCredit:
+			s.money += e.Amount
+		case KindDebit:
+			s.money -= e.Amount
+		}
+		sums[e.TransactionID] = s
+	}
+	for id, s := range sums {
+		if s.entries > 1 && s.money != 0 {
+			t.Fatalf("the %d entries of transaction %s come to %d", s.entries, id, s.money)
 		}
 	}
 }

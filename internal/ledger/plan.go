@@ -2,12 +2,9 @@ package ledger
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // plan is one round of one runner: what is asked, what was learnt, what was
@@ -186,34 +183,33 @@ func (p *plan) learn(a *answer) {
 	}
 }
 
-// decide answers the tasks whose entry was found and folds the others, in their
-// order, into the write.
-func (p *plan) decide(ctx context.Context, conn *pgx.Conn, tasks []*task) error {
-	if len(p.found) > 0 {
-		if p.st.standbys {
-			if err := p.r.w.barrier(ctx); err != nil {
-				return fmt.Errorf("commit barrier: %w", err)
-			}
-		}
-		if err := p.findLegs(ctx, conn); err != nil {
-			return err
+// known takes out the tasks whose entry the look found.
+func (p *plan) known(tasks []*task) (rest, known []*task) {
+	if len(p.found) == 0 {
+		return tasks, nil
+	}
+	rest = make([]*task, 0, len(tasks))
+	for _, t := range tasks {
+		if p.found[t] != nil {
+			known = append(known, t)
+		} else {
+			rest = append(rest, t)
 		}
 	}
+	return rest, known
+}
+
+// foldAll folds the tasks, in their order, into the write.
+func (p *plan) foldAll(tasks []*task) {
 	for _, t := range tasks {
-		if e := p.found[t]; e != nil {
-			p.answerFound(t, e)
-			continue
-		}
 		p.fold(t)
 	}
-	return nil
 }
 
 // fold decides one task on top of what the batch has so far.
 func (p *plan) fold(t *task) {
 	for _, id := range t.accounts {
-		// An account is unknown here only when it was forgotten since ask.
-		if i, ok := p.accounts[id]; !ok || p.working[i].blocked {
+		if p.of(id).blocked {
 			p.wait(t)
 			return
 		}
@@ -332,9 +328,7 @@ func (p *plan) add(t *task, links []*Entry) {
 func (p *plan) wait(t *task) {
 	t.mustLook = true
 	for _, id := range t.accounts {
-		if i, ok := p.accounts[id]; ok {
-			p.working[i].blocked = true
-		}
+		p.of(id).blocked = true
 	}
 	p.waiting = append(p.waiting, t)
 }

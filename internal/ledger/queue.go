@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,6 +124,17 @@ func (q *queue) hand(tasks []*task) bool {
 	q.mu.Unlock()
 	q.signal()
 	return true
+}
+
+// putBack puts tasks in front of all others.
+func (q *queue) putBack(tasks []*task) {
+	if len(tasks) == 0 {
+		return
+	}
+	q.mu.Lock()
+	q.tasks = slices.Insert(q.tasks, 0, tasks...)
+	q.mu.Unlock()
+	q.signal()
 }
 
 func (q *queue) signal() {

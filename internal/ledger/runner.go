@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,10 +24,22 @@ type runner struct {
 	plan      plan
 	batch     []*task
 	moved     []*task // the batch of a contended runner, to be counted off
+
+	// blocked are accounts, of a contended runner, that somebody else held
+	// locked for longer than the lock timeout, until when they count as such.
+	blocked map[AccountID]time.Time
+	// aside are tasks of this batch that wait for such a lock, in their order,
+	// and asideOf the accounts that they are on.
+	aside   []*task
+	asideOf map[AccountID]bool
+
+	said   postgres.Class // what was logged last
+	saidAt time.Time
 }
 
 func newRunner(w *Writer, contended *runner) *runner {
-	return &runner{w: w, contended: contended, queue: newQueue(w.cfg.QueueMax)}
+	return &runner{w: w, contended: contended, queue: newQueue(w.cfg.QueueMax),
+		blocked: make(map[AccountID]time.Time), asideOf: make(map[AccountID]bool)}
 }
 
 // takesLocks says whether this is a runner of contended accounts.
@@ -37,24 +51,78 @@ func (r *runner) run() {
 		if len(r.batch) == 0 {
 			break
 		}
-		r.moved = append(r.moved[:0], r.batch...)
-		r.commit(r.batch)
 		if r.takesLocks() {
-			r.w.countMoved(r.moved, -1)
+			r.commitContended()
+		} else {
+			r.commit(r.batch)
 		}
 		clear(r.batch)
-		clear(r.moved)
 	}
 	if !r.takesLocks() {
 		r.contended.queue.close() // nothing is handed over any more
 	}
 }
 
+// commitContended commits the batch, the accounts that are blocked behind the
+// others. What stays blocked goes back to the front of the queue, so that the
+// tasks of an account keep their order, and the others wait for no longer than
+// it takes to find out.
+func (r *runner) commitContended() {
+	r.moved = append(r.moved[:0], r.batch...)
+	now := time.Now()
+	maps.DeleteFunc(r.blocked, func(_ AccountID, until time.Time) bool { return now.After(until) })
+	free, blocked := r.batch, []*task(nil)
+	if len(r.blocked) > 0 {
+		free = make([]*task, 0, len(r.batch))
+		for _, t := range r.batch {
+			if slices.ContainsFunc(t.accounts, func(id AccountID) bool { _, ok := r.blocked[id]; return ok }) {
+				blocked = append(blocked, t)
+			} else {
+				free = append(free, t)
+			}
+		}
+	}
+	r.commit(free)
+	r.commit(blocked)
+	r.w.countMoved(r.aside, 1)
+	r.w.countMoved(r.moved, -1)
+	r.queue.putBack(r.aside)
+	clear(r.moved)
+	clear(r.aside)
+	clear(r.asideOf)
+	r.aside = r.aside[:0]
+}
+
+// setAside leaves the task for the next batch.
+func (r *runner) setAside(t *task) {
+	r.aside = append(r.aside, t)
+	for _, id := range t.accounts {
+		r.asideOf[id] = true
+	}
+}
+
+// withoutAside sets aside the tasks on accounts of which one is aside already,
+// and returns the others.
+func (r *runner) withoutAside(tasks []*task) []*task {
+	if len(r.asideOf) == 0 {
+		return tasks
+	}
+	kept := tasks[:0]
+	for _, t := range tasks {
+		if slices.ContainsFunc(t.accounts, func(id AccountID) bool { return r.asideOf[id] }) {
+			r.setAside(t)
+		} else {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
 // commit answers every task: it goes round until each is in the chain, refused,
 // handed to the other runner, or past its deadline.
 func (r *runner) commit(tasks []*task) {
 	for trouble := 0; len(tasks) > 0; {
-		if tasks = r.expire(tasks); len(tasks) == 0 {
+		if tasks = r.withoutAside(r.expire(tasks)); len(tasks) == 0 {
 			return
 		}
 		var class verdict
@@ -138,13 +206,12 @@ func (r *runner) round(tasks []*task) ([]*task, verdict) {
 
 // judge checks the life again over this very connection.
 func (r *runner) judge(ctx context.Context, conn *pgxpool.Conn) (*guardState, error) {
-	before := r.w.guard.current()
 	st, err := r.w.guard.check(ctx, conn.Conn())
 	if err != nil {
 		r.w.cfg.Log.Debug("the database's life could not be read", "error", err)
 		return nil, err
 	}
-	r.w.report(before, st)
+	r.w.report(st)
 	if st.standby {
 		_ = conn.Conn().Close(ctx) // the next connection may find the primary
 	}
@@ -175,9 +242,11 @@ func (r *runner) plainRound(ctx context.Context, conn *pgxpool.Conn, st *guardSt
 			return nil, verdictFine
 		}
 	}
-	if err := p.decide(ctx, conn.Conn(), tasks); err != nil {
-		return r.afterError(tasks, err)
+	tasks, known := p.known(tasks)
+	if err := p.answerKnown(ctx, conn.Conn(), known); err != nil {
+		return r.afterError(append(known, tasks...), err)
 	}
+	p.foldAll(tasks)
 	return r.append(ctx, conn, p, false)
 }
 
@@ -198,14 +267,17 @@ func (r *runner) lockedRound(ctx context.Context, conn *pgxpool.Conn, st *guardS
 		return r.otherLife(ctx, conn, tasks)
 	}
 	p.learn(a)
-	if err := p.decide(ctx, conn.Conn(), tasks); err != nil {
-		r.rollback(conn)
-		return r.afterError(tasks, err)
-	}
+	tasks, known := p.known(tasks)
+	p.foldAll(tasks)
 	if len(p.links) == 0 {
 		r.rollback(conn)
 	}
-	return r.append(ctx, conn, p, true)
+	rest, v := r.append(ctx, conn, p, true)
+	// Behind the end of the transaction: nothing is read while a lock is held.
+	if err := p.answerKnown(ctx, conn.Conn(), known); err != nil {
+		return r.afterError(append(known, rest...), err)
+	}
+	return rest, v
 }
 
 // handOver moves the tasks that need the lock of an account to the other runner
@@ -235,12 +307,8 @@ func (r *runner) handOver(tasks []*task) []*task {
 
 // moveToContended reports false when the other runner takes no more.
 func (r *runner) moveToContended(tasks []*task) bool {
-	to := r.contended
-	if r.takesLocks() {
-		to = r
-	}
 	r.w.countMoved(tasks, 1)
-	if !to.queue.hand(tasks) {
+	if !r.contended.queue.hand(tasks) {
 		r.w.countMoved(tasks, -1)
 		return false
 	}
@@ -313,19 +381,42 @@ func (r *runner) afterError(tasks []*task, err error) ([]*task, verdict) {
 		if len(tasks) > 1 {
 			return tasks, verdictSplit
 		}
-		// The one that is blocked waits behind the contended, where it stands in
-		// nobody's way for longer than one lock timeout.
+		if r.takesLocks() {
+			for _, id := range tasks[0].accounts {
+				r.blocked[id] = time.Now().Add(r.w.cfg.ContendedFor)
+			}
+			r.setAside(tasks[0])
+			return nil, verdictFine
+		}
+		// The one that is blocked waits with the contended, out of the way.
 		r.w.contend(tasks[0])
 		if r.moveToContended(tasks) {
 			return nil, verdictFine
 		}
 		return tasks, verdictTrouble
-	case postgres.ClassSchema, postgres.ClassReadOnly:
-		r.w.cfg.Log.Error("the database refused the write path", "error", err)
-		return tasks, verdictTrouble
 	default:
-		r.w.cfg.Log.Warn("the write path lost a statement and reads its outcome", "error", err)
+		r.complain(err)
 		return tasks, verdictTrouble
+	}
+}
+
+// complainEvery is how often the same trouble is logged.
+const complainEvery = 10 * time.Second
+
+// complain logs trouble with the database, the same kind of it not again and again.
+func (r *runner) complain(err error) {
+	class := postgres.Classify(err)
+	if class == r.said && time.Since(r.saidAt) < complainEvery {
+		return
+	}
+	r.said, r.saidAt = class, time.Now()
+	switch class {
+	case postgres.ClassSchema, postgres.ClassReadOnly:
+		r.w.cfg.Log.Error("the database refuses the write path", "error", err)
+	case postgres.ClassUnknown:
+		r.w.cfg.Log.Warn("the write path lost a connection and reads what became of its statement", "error", err)
+	default:
+		r.w.cfg.Log.Warn("the write path has to repeat a statement", "error", err)
 	}
 }
 

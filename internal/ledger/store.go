@@ -79,16 +79,19 @@ func ScanEntry(row pgx.CollectableRow) (Entry, error) {
 
 // life identifies the database that a head was read from. The primary key
 // proves that nobody was faster; only the life proves that the link below is
-// still there after a failover or a restore. Two lives are never equal: the
-// start time has microseconds, and object ids are not used twice.
+// still there after a failover or a restore. The first two parts are checked
+// by the append itself. The incarnation covers what they cannot see, a table
+// whose rows were replaced in place: an operator who does that bumps it.
 type life struct {
-	startedAt  int64 // pg_postmaster_start_time(), microseconds since 2000
-	entriesOID uint32
+	startedAt   int64 // pg_postmaster_start_time(), microseconds since 2000
+	entriesOID  uint32
+	incarnation int32
 }
 
 // lifeColumns are a life and the database's clock.
 const lifeColumns = `(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint - 946684800000000,
 	'entries'::regclass::oid,
+	(select max(incarnation) from incarnations),
 	clock_timestamp()`
 
 const lifeStatement = `select ` + lifeColumns
@@ -153,18 +156,22 @@ select *
    and 'entries'::regclass::oid = $22::oid`
 
 // openStatement adds what belongs to an account beside its first entry. It goes
-// before the append in the same implicit transaction. A row that is there
-// already belongs to a rival whose first entry then refuses ours.
+// before the append in the same implicit transaction, under the same guard. A
+// row that is there already belongs to a rival whose first entry refuses ours.
 const openAccountsStatement = `
 insert into accounts (account_id, currency, exponent, shard, metadata, opened_at)
 select *
   from unnest($1::text[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::timestamptz[])
+ where pg_postmaster_start_time() = $7::timestamptz
+   and 'entries'::regclass::oid = $8::oid
     on conflict do nothing`
 
 const openBalancesStatement = `
 insert into balances (account_id, balance, held, credits_total, debits_total, applied_seq, last_token, updated_at)
 select account_id, 0, 0, 0, 0, 0, 0, clock_timestamp()
   from unnest($1::text[]) as q (account_id)
+ where pg_postmaster_start_time() = $2::timestamptz
+   and 'entries'::regclass::oid = $3::oid
     on conflict do nothing`
 
 // metadataStatement copies the metadata of settings entries to their accounts.
@@ -219,7 +226,7 @@ func queueLook(b *pgx.Batch, q *question) {
 
 func readLook(res pgx.BatchResults) (*answer, error) {
 	a := &answer{heads: map[AccountID]*Head{}, keys: map[int]*Entry{}, links: map[int]*Entry{}}
-	err := res.QueryRow().Scan(&a.life.startedAt, &a.life.entriesOID, &a.clock.database)
+	err := res.QueryRow().Scan(&a.life.startedAt, &a.life.entriesOID, &a.life.incarnation, &a.clock.database)
 	if err != nil {
 		return nil, fmt.Errorf("read life: %w", err)
 	}

@@ -29,6 +29,8 @@ func statements() map[string]string {
 		"metadataStatement": metadataStatement, "barrierStatement": barrierStatement,
 		"readHeadStatement": readHeadStatement, "readAccountsStatement": readAccountsStatement, "readBalanceStatement": readBalanceStatement,
 		"readProjectedStatement": readProjectedStatement, "readAtStatement": readAtStatement, "readEntriesUpStatement": readEntriesUpStatement,
+		"readFilteredUpStatement": readFilteredUpStatement, "readFilteredDownStatement": readFilteredDownStatement,
+		"readSeqAtStatement": readSeqAtStatement, "trialBalanceStatement": trialBalanceStatement,
 		"readEntriesDownStatement": readEntriesDownStatement, "readAccountStatement": readAccountStatement, "readEntryStatement": readEntryStatement,
 		"readTransactionsStatement": readTransactionsStatement, "readTransactionStatement": readTransactionStatement,
 		"sightStatement": sightStatement, "bumpStatement": bumpStatement, "expireLeasesStatement": expireLeasesStatement,
@@ -166,15 +168,19 @@ func TestAppendOfAnotherLifeWritesNothing(t *testing.T) {
 	here := serverLife(t, conn)
 	var a appender
 	for name, l := range map[string]life{
-		"an earlier start": {here.startedAt - 1, here.entriesOID},
-		"a later start":    {here.startedAt + 1, here.entriesOID},
-		"another table":    {here.startedAt, here.entriesOID + 1},
+		"an earlier start": {startedAt: here.startedAt - 1, entriesOID: here.entriesOID},
+		"a later start":    {startedAt: here.startedAt + 1, entriesOID: here.entriesOID},
+		"another table":    {startedAt: here.startedAt, entriesOID: here.entriesOID + 1},
 		"none":             {},
 	} {
 		e, _ := opening("A")
-		written, err := a.send(t.Context(), conn, &write{life: l, entries: []*Entry{e}}, false)
+		written, err := a.send(t.Context(), conn, &write{life: l, entries: []*Entry{e}, opened: []Head{{Account: Account{ID: "A", Currency: "CZK"}}}}, false)
 		if written || err != nil {
 			t.Errorf("%s: written %v, %v", name, written, err)
+		}
+		var rows int
+		if err := conn.QueryRow(t.Context(), "select (select count(*) from accounts) + (select count(*) from balances)").Scan(&rows); err != nil || rows != 0 {
+			t.Errorf("%s: %d rows of an account without an entry, %v", name, rows, err)
 		}
 	}
 	if n := countRows(t, conn); n[0] != 0 {

@@ -27,12 +27,13 @@ type wire struct {
 type cutMode int
 
 const (
-	cutBefore cutMode = iota // the bytes never reach the server
-	cutAfter                 // the server has answered; the answer is lost
-	cutHold                  // the bytes are stuck in the network, see release
+	cutBefore  cutMode = iota // the bytes never reach the server
+	cutAfter                  // the server has answered; the answer is lost
+	cutHold                   // the bytes are stuck in the network, see release
+	cutSwallow                // the server gets the bytes, and nothing comes back any more
 )
 
-func (m cutMode) String() string { return [...]string{"before", "after", "hold"}[m] }
+func (m cutMode) String() string { return [...]string{"before", "after", "hold", "swallow"}[m] }
 
 type heldWrite struct {
 	conn  net.Conn
@@ -88,6 +89,7 @@ type wireConn struct {
 	mu   sync.Mutex
 	dead bool
 	kept bool // the connection below outlives this one
+	deaf bool // answers are swallowed until a deadline
 }
 
 var errCut = &net.OpError{Op: "write", Err: os.ErrDeadlineExceeded}
@@ -103,6 +105,13 @@ func (c *wireConn) Write(b []byte) (int, error) {
 	mode, cut := c.wire.count()
 	if !cut {
 		return c.Conn.Write(b)
+	}
+	if mode == cutSwallow {
+		n, err := c.Conn.Write(b)
+		c.mu.Lock()
+		c.deaf = true
+		c.mu.Unlock()
+		return n, err
 	}
 	c.mu.Lock()
 	c.dead = true
@@ -144,10 +153,15 @@ func (w *wire) count() (cutMode, bool) {
 
 func (c *wireConn) Read(b []byte) (int, error) {
 	c.mu.Lock()
-	dead := c.dead
+	dead, deaf := c.dead, c.deaf
 	c.mu.Unlock()
 	if dead {
 		return 0, errCut
+	}
+	for deaf { // until the deadline that the client has set, or its close
+		if _, err := c.Conn.Read(b); err != nil {
+			return 0, err
+		}
 	}
 	return c.Conn.Read(b)
 }

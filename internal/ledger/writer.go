@@ -3,10 +3,10 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"errors"
 	"hash/maphash"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,13 +28,15 @@ type WriterConfig struct {
 	// BatchMax and BatchBytesMax bound one batch. Defaults 1024 and 4 MiB.
 	BatchMax      int
 	BatchBytesMax int
-	// HeadsMax bounds the remembered heads of a lane. Default 100,000.
+	// HeadsMax bounds the remembered heads of a lane, each some 500 bytes.
+	// Default 100,000.
 	HeadsMax int
 	// Deadline is how long an operation is tried while the database does not
 	// answer. Default 5 s.
 	Deadline time.Duration
-	// AppendTimeout is how long one statement may take before its connection is
-	// given up and its outcome is read over another. Default 5 s.
+	// AppendTimeout is how long one round of a batch, look and append together,
+	// may take before its connection is given up and the outcome is read over
+	// another. Default a third of Deadline, so that there is time for that.
 	AppendTimeout time.Duration
 	// ContendedFor is how long an account is written under a lock after another
 	// process was seen writing it. Default 5 s.
@@ -67,7 +69,7 @@ func (c WriterConfig) withDefaults() WriterConfig {
 	c.BatchBytesMax = cmp.Or(c.BatchBytesMax, 4<<20)
 	c.HeadsMax = cmp.Or(c.HeadsMax, 100_000)
 	c.Deadline = cmp.Or(c.Deadline, 5*time.Second)
-	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
+	c.AppendTimeout = cmp.Or(c.AppendTimeout, c.Deadline/3)
 	c.ContendedFor = cmp.Or(c.ContendedFor, 5*time.Second)
 	c.Declines.PerSecond = cmp.Or(c.Declines.PerSecond, 20)
 	c.Declines.Burst = cmp.Or(c.Declines.Burst, 100)
@@ -90,6 +92,8 @@ type Writer struct {
 	// With one lane they have nothing to do.
 	wide pair
 	seed maphash.Seed
+	// reported is the state that was logged last.
+	reported atomic.Pointer[guardState]
 
 	stop    context.CancelFunc // ends the life check
 	running sync.WaitGroup
@@ -113,6 +117,7 @@ func OpenWriter(pg postgres.Config, cfg WriterConfig) (*Writer, error) {
 	w := &Writer{cfg: cfg, guard: newGuard(cfg.Promotion), seed: maphash.MakeSeed()}
 	pg.MaxConns = int32(2*cfg.Lanes + 4) // runners of the lanes, the wide ones, the watch, a barrier
 	pg.LockTimeout = lockTimeout
+	pg.NoCancel = true
 	pg.IdleInTransactionTimeout = idleInTransaction
 	pg.Settings = map[string]string{
 		// Every statement of the write path goes through an index, whatever
@@ -170,7 +175,8 @@ func (w *Writer) Start(ctx context.Context, op *Operation) Pending {
 	if d, ok := ctx.Deadline(); ok && d.Before(t.deadline) {
 		t.deadline = d
 	}
-	if !w.pairOf(t).plain.queue.offer(t) {
+	p := w.pairOf(t)
+	if p.contended.queue.length() >= w.cfg.QueueMax || !p.plain.queue.offer(t) {
 		return Pending{refusal: refuse(CodeOverloaded, "Too many operations are waiting. Repeat the request as it is.")}
 	}
 	return Pending{task: t}
@@ -191,12 +197,17 @@ func (w *Writer) queued() float64 {
 	return float64(n)
 }
 
-// Ready returns nil when the database answers and accepts writes, and otherwise
-// the *Refusal that a write would get.
+// readyAge is how old the last look at the database may be for it to count as
+// answering.
+const readyAge = 3 * watchInterval
+
+// Ready returns nil when the database answered lately and accepts writes, and
+// otherwise the *Refusal that a write would get. It asks nothing itself, so any
+// number of probes costs the write path nothing.
 func (w *Writer) Ready(ctx context.Context) error {
-	st, err := w.checkLife(ctx)
-	if err != nil {
-		return &Refusal{Code: CodeUnavailable, Detail: "The database does not answer.", Applied: NotApplied, Err: err}
+	st := w.guard.current()
+	if st == nil || time.Since(st.clock.local) > readyAge {
+		return &Refusal{Code: CodeUnavailable, Detail: "The database does not answer.", Applied: NotApplied, Err: ctx.Err()}
 	}
 	if st.refusal != nil {
 		return st.refusal
@@ -221,12 +232,11 @@ func (w *Writer) checkLife(ctx context.Context) (*guardState, error) {
 		return nil, err
 	}
 	defer conn.Release()
-	before := w.guard.current()
 	st, err := w.guard.check(ctx, conn.Conn())
 	if err != nil {
 		return nil, err
 	}
-	w.report(before, st)
+	w.report(st)
 	if st.standby {
 		_ = conn.Conn().Close(ctx) // the next connection may find the primary
 	}
@@ -241,7 +251,9 @@ func (w *Writer) barrier(ctx context.Context) error {
 	return err
 }
 
-func (w *Writer) report(before, st *guardState) {
+// report sets the gauges and logs a state that is not the one logged last.
+func (w *Writer) report(st *guardState) {
+	before := w.reported.Swap(st)
 	w.metrics.incarnation.Set(float64(st.incarnation))
 	w.metrics.writable.Set(1)
 	if st.refusal != nil {
@@ -269,7 +281,8 @@ func (w *Writer) watch(ctx context.Context) {
 		checkCtx, cancel := context.WithTimeout(ctx, w.cfg.AppendTimeout)
 		_, err := w.checkLife(checkCtx)
 		cancel()
-		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+		if err != nil && ctx.Err() == nil {
+			w.metrics.writable.Set(0)
 			w.cfg.Log.Debug("the database could not be checked", "error", err)
 		}
 		select {
@@ -279,6 +292,9 @@ func (w *Writer) watch(ctx context.Context) {
 		}
 	}
 }
+
+// Stat returns the state of the writer's connection pool.
+func (w *Writer) Stat() *pgxpool.Stat { return w.pool.Stat() }
 
 // Close lets no more operations in, finishes those inside and closes the pool.
 // When ctx ends first it returns its error; the operations inside then end with

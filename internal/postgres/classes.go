@@ -65,6 +65,8 @@ func classifyState(code string) Class {
 		// The session was ended from outside. That can happen during the wait
 		// for a synchronous standby, when the commit already stands.
 		return ClassUnknown
+	case "40003":
+		return ClassUnknown // "statement completion unknown"
 	case "57014":
 		// Cancelled: like the above, the wait for a standby can be what ended.
 		return ClassUnknown
@@ -81,8 +83,6 @@ func classifyState(code string) Class {
 		return ClassRetry
 	case "42", "3D", "3F", "28", "26":
 		return ClassSchema
-	case "08", "58", "XX":
-		return ClassUnknown
 	}
-	return ClassRetry
+	return ClassUnknown // what is not known here is not known to be without effect
 }

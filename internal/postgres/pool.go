@@ -5,12 +5,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -45,6 +48,10 @@ type Config struct {
 	// OnConnect, when not nil, is called with every new connection; an error
 	// refuses the connection.
 	OnConnect func(context.Context, *pgx.Conn) error
+	// NoCancel keeps the driver from asking the server to cancel a statement
+	// whose context ended; its connection is closed all the same. A cancelled
+	// wait for a synchronous standby would show a row that is not replicated.
+	NoCancel bool
 	// Dial, when not nil, replaces the network dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -69,6 +76,9 @@ func Open(cfg Config) (*pgxpool.Pool, error) {
 	if cfg.Dial != nil {
 		pc.ConnConfig.DialFunc = cfg.Dial
 	}
+	if cfg.NoCancel {
+		pc.BeforeConnect = dialOnce
+	}
 
 	params := pc.ConnConfig.RuntimeParams
 	params["timezone"] = "UTC"
@@ -86,14 +96,17 @@ func Open(cfg Config) (*pgxpool.Pool, error) {
 	}
 
 	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		// An answer promises durability, whatever the server's default is.
+		// An answer promises durability, on synchronous standbys too, whatever the
+		// server's default is.
 		_, err := conn.Exec(ctx, `select set_config('synchronous_commit', 'on', false)
-			where current_setting('synchronous_commit') = 'off'`)
+			where current_setting('synchronous_commit') in ('off', 'local', 'remote_write')`)
 		if err != nil {
 			return fmt.Errorf("check synchronous_commit: %w", err)
 		}
 		if cfg.OnConnect != nil {
-			return cfg.OnConnect(ctx, conn)
+			if err := cfg.OnConnect(ctx, conn); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
@@ -102,6 +115,30 @@ func Open(cfg Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("make pool: %w", err)
 	}
 	return pool, nil
+}
+
+// errNoCancel is what a request to cancel a statement ends with.
+var errNoCancel = errors.New("statements of this connection are not cancelled")
+
+// dialOnce lets a connection dial until it is established. The driver's only
+// later reason to dial is a cancel request.
+func dialOnce(_ context.Context, cfg *pgx.ConnConfig) error {
+	var established atomic.Bool
+	dial, after := cfg.DialFunc, cfg.AfterConnect
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if established.Load() {
+			return nil, errNoCancel
+		}
+		return dial(ctx, network, address)
+	}
+	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		established.Store(true)
+		if after == nil {
+			return nil
+		}
+		return after(ctx, conn)
+	}
+	return nil
 }
 
 func setTimeout(params map[string]string, name string, d time.Duration) {

@@ -37,14 +37,15 @@ func (r run) len() int64 { return r.hi - r.lo + 1 }
 // advance takes the positions above high that a scan returned, in order.
 func (t *tail) advance(positions []int64, now time.Time) {
 	for _, p := range positions {
-		for lo := t.high + 1; lo < p; lo += missingRunMax {
+		// No more of a gap than is kept: positions may jump by any number.
+		for lo := max(t.high+1, p-missingMax); lo < p; lo += missingRunMax {
 			hi := min(lo+missingRunMax, p) - 1
 			t.missing = append(t.missing, run{lo: lo, hi: hi, since: now, due: now.Add(missingFirst), wait: missingFirst})
 			t.count += hi - lo + 1
 		}
 		t.high = p
+		t.forget(now)
 	}
-	t.forget(now)
 }
 
 // forget drops what is too old, and the oldest of what is too many.

@@ -98,3 +98,27 @@ func TestTailForgets(t *testing.T) {
 		t.Errorf("the scan moved to %d", tl.high)
 	}
 }
+
+// TestTailRemembersNoMoreOfAGapThanItKeeps: a jump of the identity costs no more
+// memory than the limit, nor do many gaps in one scan.
+func TestTailRemembersNoMoreOfAGapThanItKeeps(t *testing.T) {
+	t.Parallel()
+	many := make([]int64, 1000)
+	for i := range many {
+		many[i] = int64(i+1) * (missingMax + 1)
+	}
+	for name, positions := range map[string][]int64{"huge gap": {1, 1 << 26}, "many gaps": many} {
+		var tl tail
+		tl.advance(positions, time.Unix(0, 0))
+		if tl.count == 0 || tl.count > missingMax {
+			t.Errorf("%s: %d positions are remembered", name, tl.count)
+		}
+		if runs := cap(tl.missing); runs > 10*missingMax/missingRunMax {
+			t.Errorf("%s: there was room for %d runs", name, runs)
+		}
+		last := positions[len(positions)-1]
+		if newest := tl.missing[len(tl.missing)-1]; newest.hi != last-1 || tl.high != last {
+			t.Errorf("%s: the newest run is %+v, the scan at %d", name, newest, tl.high)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -198,6 +200,23 @@ func TestBadAccountParksAlone(t *testing.T) {
 				t.Errorf("after the repair: %+v, parked %v", row, s.parked)
 			}
 		})
+	}
+}
+
+// TestReasonIsTextAndNoFormat: PostgreSQL quotes values in its errors, and those
+// may hold anything.
+func TestReasonIsTextAndNoFormat(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.open("A")
+	w := f.stepper()
+	s := owned(w, "A", 1)
+	refused := &pgconn.PgError{Code: "22003", Message: "100%d is out of range"}
+	if err := w.writeFailed(t.Context(), []write{{fold: f.folded("A")}}, refused); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(s.lastError, refused.Message) {
+		t.Errorf("the shard says %q", s.lastError)
 	}
 }
 

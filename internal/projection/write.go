@@ -67,7 +67,7 @@ func (w *worker) writeFailed(ctx context.Context, writes []write, err error) err
 	case postgres.ClassData:
 		if len(folds) == 1 {
 			f := folds[0]
-			w.park(w.shards[f.accountID.Shard()], f, true, err.Error())
+			w.park(w.shards[f.accountID.Shard()], f, true, "%v", err)
 			return nil
 		}
 		half := len(folds) / 2
