@@ -123,8 +123,8 @@ func (n namedLeases) ForceRelease(ctx context.Context, name, by, reason string) 
 // CheckSequencer implements httpapi.LeaseAdmin.
 func (n namedLeases) CheckSequencer(ctx context.Context, text string) (httpapi.SequencerCheck, error) {
 	unknown := httpapi.SequencerCheck{Status: string(lease.Unknown)}
-	q, err := lease.ParseSequencer(text)
-	if err != nil {
+	q, ok := lease.ParseSequencer(text)
+	if !ok {
 		return unknown, nil
 	}
 	verdict, g, err := n.grants.Check(ctx, q)

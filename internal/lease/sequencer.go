@@ -43,29 +43,28 @@ func (q Sequencer) String() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-var errSequencer = errors.New("this is not a sequencer")
-
-// ParseSequencer is the inverse of Sequencer.String.
-func ParseSequencer(s string) (Sequencer, error) {
+// ParseSequencer is the inverse of Sequencer.String; ok is false for what is
+// not a sequencer.
+func ParseSequencer(s string) (q Sequencer, ok bool) {
 	if len(s) > sequencerBytesMax {
-		return Sequencer{}, errSequencer
+		return Sequencer{}, false
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	const fixed = 2 + 8 + 16
 	if err != nil || len(b) <= fixed || b[0] != sequencerVersion || b[1] != sequencerExclusive {
-		return Sequencer{}, errSequencer
+		return Sequencer{}, false
 	}
-	q := Sequencer{Mode: ModeExclusive, Token: Token(binary.BigEndian.Uint64(b[2:])), Name: string(b[fixed:])}
+	q = Sequencer{Mode: ModeExclusive, Token: Token(binary.BigEndian.Uint64(b[2:])), Name: string(b[fixed:])}
 	copy(q.Nonce[:], b[10:fixed])
 	if q.Token < 1 {
-		return Sequencer{}, errSequencer
+		return Sequencer{}, false
 	}
 	for i := range len(q.Name) {
 		if c := q.Name[i]; c < 0x21 || c > 0x7e {
-			return Sequencer{}, errSequencer
+			return Sequencer{}, false
 		}
 	}
-	return q, nil
+	return q, true
 }
 
 // Verdict says how the term of a sequencer stands.
