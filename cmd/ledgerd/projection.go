@@ -4,13 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/httpapi"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/postgres"
 	"github.com/ledgerd/ledgerd/internal/projection"
 )
+
+// projectionConns is how many connections the projection needs at most.
+const projectionConns = 5
+
+// projectionPool opens the connections of a projector, the way projection.New
+// wants them, whoever runs it.
+func projectionPool(cfg postgres.Config, leaseTTL time.Duration) (*pgxpool.Pool, error) {
+	cfg.MaxConns = projectionConns
+	cfg.IdleInTransactionTimeout = leaseTTL
+	cfg.LockTimeout = 200 * time.Millisecond // a row that somebody locked must not hold up all others
+	return postgres.Open(cfg)
+}
 
 // projectionStatus is the httpapi.ProjectionStatus of a projector.
 type projectionStatus struct{ projector *projection.Projector }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -144,6 +146,58 @@ func TestAlteredEntryIsNamedAndNeverRepaired(t *testing.T) {
 		t.Errorf("verify after the replay ended with %d:\n%s", code, out)
 	}
 	b.damage(t, `update entries set counterparty = null where account_id = 'entry' and seq = 2`)
+}
+
+// A replay without a service does not wait for a row that somebody has locked
+// before it repairs the others.
+func TestReplayGoesOnBesideALockedRow(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t)
+	n := serve(t, b)
+	for _, a := range []string{"locked", "other"} {
+		n.open(a)
+		awaitProjected(t, n, a, 1)
+	}
+	n.shutdown()
+	b.damage(t, `update balances set balance = 9`)
+	conn, err := pgx.Connect(t.Context(), b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	lock, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.Background()) }()
+	if _, err := lock.Exec(t.Context(), `select from balances where account_id = 'locked' for update`); err != nil {
+		t.Fatal(err)
+	}
+	log := &logTap{}
+	ended := make(chan int, 1)
+	go func() { ended <- run(t.Context(), []string{"replay", "--database-url=" + b.url}, log, log) }()
+	eventually(t, "the other row is repaired", func() error {
+		var balance int64
+		if err := lock.QueryRow(t.Context(), `select balance from balances where account_id = 'other'`).Scan(&balance); err != nil {
+			return err
+		}
+		if balance != 0 {
+			return fmt.Errorf("its balance is %d", balance)
+		}
+		return nil
+	})
+	eventually(t, "the locked one is named", func() error {
+		if !strings.Contains(log.text(), "account=locked") {
+			return errors.New(log.tail(5))
+		}
+		return nil
+	})
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-ended; code != exitOK {
+		t.Errorf("replay ended with %d:\n%s", code, log.tail(10))
+	}
 }
 
 func TestRowThatFellBackIsNotAppliedTwice(t *testing.T) {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/console"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/postgres"
 	"github.com/ledgerd/ledgerd/internal/projection"
+	"github.com/ledgerd/ledgerd/migrations"
 )
 
 type replayCmd struct {
@@ -48,11 +50,14 @@ func (c *replayCmd) Run(ctx context.Context, s *streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	pool, err := openChecked(ctx, url, c.DatabaseRole, "replay", projectionConns)
+	pool, err := projectionPool(postgres.Config{URL: url, Role: c.DatabaseRole, ApplicationName: "ledgerd replay"}, c.LeaseTTL)
 	if err != nil {
-		return err
+		return exit(exitUsage, err)
 	}
 	defer pool.Close()
+	if err := migrations.Check(ctx, pool); err != nil {
+		return databaseError(err)
+	}
 	bar := console.NewProgress(s.err, "replay", "accounts", 0)
 	r, err := projection.Replay(ctx, pool, cfg, reason, func(r projection.Rebuild) { bar.Set(r.AccountsDone, r.AccountsTotal) })
 	bar.Stop()

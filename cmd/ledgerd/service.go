@@ -21,9 +21,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/projection"
 )
 
-// projectionConns is how many connections the projection needs at most.
-const projectionConns = 5
-
 // verifyConns is how many connections a verification opens while it runs.
 const verifyConns = 3
 
@@ -140,10 +137,7 @@ func (s *service) openPools() (err error) {
 	if s.leasing, err = postgres.Open(leasing); err != nil {
 		return err
 	}
-	shards := s.postgresConfig("projection", projectionConns)
-	shards.IdleInTransactionTimeout = s.cfg.LeaseTTL
-	shards.LockTimeout = 200 * time.Millisecond // a row that somebody locked must not hold up all others
-	s.shards, err = postgres.Open(shards)
+	s.shards, err = projectionPool(s.postgresConfig("projection", 0), s.cfg.LeaseTTL)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,17 +15,18 @@ import (
 // write is what one commit sends: links, and what goes with some of them.
 type write struct {
 	life    life
+	at      time.Time // when it was decided, by the database's clock
 	entries []*Entry
 	opened  []Head // accounts whose first entry is among the links
 	changed []Head // accounts whose metadata a settings entry replaced
 }
 
-// reset empties the write for a batch of the life.
-func (w *write) reset(l life) {
+// reset empties the write for a batch of the life that is decided at the moment.
+func (w *write) reset(l life, at time.Time) {
 	clear(w.entries)
 	clear(w.opened)
 	clear(w.changed)
-	w.life, w.entries, w.opened, w.changed = l, w.entries[:0], w.opened[:0], w.changed[:0]
+	w.life, w.at, w.entries, w.opened, w.changed = l, at, w.entries[:0], w.opened[:0], w.changed[:0]
 }
 
 // change notes the account's metadata; the last one of a batch counts.
@@ -53,7 +55,7 @@ func (w *write) sort() {
 type appender struct {
 	columns [20]array
 	extra   [8]array
-	guard   [2][]byte
+	guard   [3][]byte
 	steps   []step
 }
 
@@ -74,6 +76,7 @@ func (a *appender) send(ctx context.Context, conn *pgx.Conn, w *write, inTransac
 	a.steps = a.steps[:0]
 	a.guard[0] = binary.BigEndian.AppendUint64(a.guard[0][:0], uint64(w.life.startedAt))
 	a.guard[1] = binary.BigEndian.AppendUint32(a.guard[1][:0], w.life.entriesOID)
+	a.guard[2] = binary.BigEndian.AppendUint64(a.guard[2][:0], uint64(w.at.UnixMicro()-postgresEpoch))
 	if len(w.opened) > 0 {
 		a.encodeOpened(w.opened)
 	}
@@ -217,13 +220,14 @@ func (a *appender) encodeChanged(changed []Head) {
 	a.steps = append(a.steps, step{"ledgerd_metadata", metadataStatement, values(c)})
 }
 
-// guarded returns the columns and, behind them, the life that they were decided in.
+// guarded returns the columns and, behind them, the life that they were decided
+// in and when.
 func (a *appender) guarded(columns []array) [][]byte {
-	return append(values(columns), a.guard[0], a.guard[1])
+	return append(values(columns), a.guard[0], a.guard[1], a.guard[2])
 }
 
 func values(columns []array) [][]byte {
-	v := make([][]byte, len(columns), len(columns)+2)
+	v := make([][]byte, len(columns), len(columns)+3)
 	for i := range columns {
 		v[i] = columns[i].buf
 	}

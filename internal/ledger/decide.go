@@ -123,9 +123,9 @@ func decideSettings(head *Head, op *Operation, fence Token, at time.Time) (*Entr
 	}
 	if c.ResetFence != nil {
 		external := before.Fencing.Source == SourceExternal || after.Fencing.Source == SourceExternal
-		if !external || *c.ResetFence > fence {
+		if !external || *c.ResetFence > before.Fence {
 			return nil, refuse(CodeFencingResetRefused,
-				"A reset lowers the fence (now %d) of an account whose token source is external before or after it.", fence)
+				"A reset lowers the fence (now %d) of an account whose token source is external before or after it.", before.Fence)
 		}
 		after.Fence = *c.ResetFence
 	}

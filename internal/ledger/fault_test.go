@@ -135,3 +135,33 @@ func TestLostAnswerIsReadInTime(t *testing.T) {
 		t.Fatalf("seq %d, want 3", r.Entry.Seq)
 	}
 }
+
+// TestOldDecisionIsMadeAgain stops a writer between its decision and its append
+// for longer than a decision is good for, with nobody else on the account: the
+// entry must not be posted in a past that was already read.
+func TestOldDecisionIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	w := f.writer()
+	open(t, w, "A")
+	first := must(t, w, credit("A", 1, "k"))
+	owner := f.db.OwnerPool(t)
+	conn, err := owner.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	e := first.Entry
+	e.Seq, e.Key = e.Seq+1, "old"
+	var a appender
+	st := w.guard.current()
+	e.After.Balance++
+	e.Hash = ChainHash(first.Entry.Hash, &e)
+	for _, age := range []time.Duration{6 * time.Second, 0} {
+		old := &write{life: st.life, at: st.clock.now().Add(-age), entries: []*Entry{&e}}
+		written, err := a.send(t.Context(), conn.Conn(), old, false)
+		if err != nil || written != (age == 0) {
+			t.Fatalf("a decision that is %v old: written %v, %v", age, written, err)
+		}
+	}
+}

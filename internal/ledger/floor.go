@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -17,6 +18,7 @@ import (
 // the two cannot drift apart. One goroutine at a time may use it.
 type Floor struct {
 	conn  *pgx.Conn
+	clock clockReading
 	a     appender
 	write write
 }
@@ -24,11 +26,11 @@ type Floor struct {
 // NewFloor reads which database and which table conn is on.
 func NewFloor(ctx context.Context, conn *pgx.Conn) (*Floor, error) {
 	f := &Floor{conn: conn}
-	var clock clockReading
-	err := conn.QueryRow(ctx, lifeStatement).Scan(&f.write.life.startedAt, &f.write.life.entriesOID, &f.write.life.incarnation, &clock.database)
+	err := conn.QueryRow(ctx, lifeStatement).Scan(&f.write.life.startedAt, &f.write.life.entriesOID, &f.write.life.incarnation, &f.clock.database)
 	if err != nil {
 		return nil, fmt.Errorf("read life: %w", err)
 	}
+	f.clock.local = time.Now()
 	return f, nil
 }
 
@@ -36,6 +38,7 @@ func NewFloor(ctx context.Context, conn *pgx.Conn) (*Floor, error) {
 // they are durable.
 func (f *Floor) Append(ctx context.Context, entries []*Entry) error {
 	f.write.entries = append(f.write.entries[:0], entries...)
+	f.write.at = f.clock.now()
 	f.write.sort()
 	ok, err := f.a.send(ctx, f.conn, &f.write, false)
 	if err == nil && !ok {

@@ -143,7 +143,7 @@ func TestOtherLifeDropsTheHeads(t *testing.T) {
 			s.credit(t, keyN("lost", i))
 		}
 		for _, w := range s.writers { // each has seen where the log ended
-			if err := w.Ready(context.Background()); err != nil {
+			if _, err := w.checkLife(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -213,7 +213,7 @@ func (a *modelAccount) settings(op *Operation) modelAnswer {
 	after.MinBalance = or(c.MinBalance, before.MinBalance)
 	after.Fencing = Fencing{or(c.FencingSource, before.Fencing.Source), or(c.Required, before.Fencing.Required)}
 	if c.ResetFence != nil {
-		if before.Fencing.Source == SourceLease && after.Fencing.Source == SourceLease || *c.ResetFence > after.Fence {
+		if before.Fencing.Source == SourceLease && after.Fencing.Source == SourceLease || *c.ResetFence > before.Fence {
 			return modelAnswer{refusal: CodeFencingResetRefused}
 		}
 		after.Fence = *c.ResetFence

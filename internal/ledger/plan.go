@@ -85,7 +85,7 @@ func newPlan(r *runner, st *guardState) *plan {
 	p.legs = nil
 	p.waiting = nil // handed to the caller
 	p.question.reset()
-	p.write.reset(st.life)
+	p.write.reset(st.life, p.at)
 	return p
 }
 
@@ -156,6 +156,7 @@ func (p *plan) addLinkQuestion(t *task, seq Seq) {
 // learn takes in what a look found.
 func (p *plan) learn(a *answer) {
 	p.at = a.clock.now()
+	p.write.at = p.at
 	until := time.Now().Add(p.r.w.cfg.ContendedFor)
 	for id := range p.asked {
 		w := working{fresh: true}

@@ -66,7 +66,7 @@ func storeChain(t *rapid.T, f *fixture, id AccountID) []Entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &write{life: s.life}
+	w := &write{at: time.Now(), life: s.life}
 	m := &chainMaker{at: noon}
 	for i := range rapid.IntRange(1, 30).Draw(t, "operations") {
 		op := drawOperation(t, m.head)

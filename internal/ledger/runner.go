@@ -2,8 +2,6 @@ package ledger
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -28,6 +26,8 @@ type runner struct {
 	// blocked are accounts, of a contended runner, that somebody else held
 	// locked for longer than the lock timeout, until when they count as such.
 	blocked map[AccountID]time.Time
+	// knownBlocked is true while tasks on blocked accounts are committed.
+	knownBlocked bool
 	// aside are tasks of this batch that wait for such a lock, in their order,
 	// and asideOf the accounts that they are on.
 	aside   []*task
@@ -61,61 +61,6 @@ func (r *runner) run() {
 	if !r.takesLocks() {
 		r.contended.queue.close() // nothing is handed over any more
 	}
-}
-
-// commitContended commits the batch, the accounts that are blocked behind the
-// others. What stays blocked goes back to the front of the queue, so that the
-// tasks of an account keep their order, and the others wait for no longer than
-// it takes to find out.
-func (r *runner) commitContended() {
-	r.moved = append(r.moved[:0], r.batch...)
-	now := time.Now()
-	maps.DeleteFunc(r.blocked, func(_ AccountID, until time.Time) bool { return now.After(until) })
-	free, blocked := r.batch, []*task(nil)
-	if len(r.blocked) > 0 {
-		free = make([]*task, 0, len(r.batch))
-		for _, t := range r.batch {
-			if slices.ContainsFunc(t.accounts, func(id AccountID) bool { _, ok := r.blocked[id]; return ok }) {
-				blocked = append(blocked, t)
-			} else {
-				free = append(free, t)
-			}
-		}
-	}
-	r.commit(free)
-	r.commit(blocked)
-	r.w.countMoved(r.aside, 1)
-	r.w.countMoved(r.moved, -1)
-	r.queue.putBack(r.aside)
-	clear(r.moved)
-	clear(r.aside)
-	clear(r.asideOf)
-	r.aside = r.aside[:0]
-}
-
-// setAside leaves the task for the next batch.
-func (r *runner) setAside(t *task) {
-	r.aside = append(r.aside, t)
-	for _, id := range t.accounts {
-		r.asideOf[id] = true
-	}
-}
-
-// withoutAside sets aside the tasks on accounts of which one is aside already,
-// and returns the others.
-func (r *runner) withoutAside(tasks []*task) []*task {
-	if len(r.asideOf) == 0 {
-		return tasks
-	}
-	kept := tasks[:0]
-	for _, t := range tasks {
-		if slices.ContainsFunc(t.accounts, func(id AccountID) bool { return r.asideOf[id] }) {
-			r.setAside(t)
-		} else {
-			kept = append(kept, t)
-		}
-	}
-	return kept
 }
 
 // commit answers every task: it goes round until each is in the chain, refused,
@@ -378,15 +323,11 @@ func (r *runner) afterError(tasks []*task, err error) ([]*task, verdict) {
 	case postgres.ClassData:
 		return tasks, verdictSplit
 	case postgres.ClassLock:
+		if r.takesLocks() {
+			return r.sortOutBlocked(tasks)
+		}
 		if len(tasks) > 1 {
 			return tasks, verdictSplit
-		}
-		if r.takesLocks() {
-			for _, id := range tasks[0].accounts {
-				r.blocked[id] = time.Now().Add(r.w.cfg.ContendedFor)
-			}
-			r.setAside(tasks[0])
-			return nil, verdictFine
 		}
 		// The one that is blocked waits with the contended, out of the way.
 		r.w.contend(tasks[0])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // EntryColumns are the columns that ScanEntry reads, of a table that the
@@ -138,7 +139,10 @@ select account_id
 // appendStatement is the commit point of the whole ledger: it adds the links of
 // a batch, all or none. The primary key refuses a link that exists; the guard
 // refuses the batch when the database is not the one that its heads were read
-// from, and then zero rows are inserted.
+// from, and then zero rows are inserted. So it does when the decision ($23, by
+// the database's clock) is more than 5 s old: a process that was stopped decides
+// again, so that its posting times do not lie in a past that was already read.
+// now() is the start of the transaction, so it is the same for an opening.
 //
 // There is no ON CONFLICT: a skipped link with a following one would break the
 // chain. The rows come sorted by account and seq: unsorted ones deadlock.
@@ -153,7 +157,8 @@ select *
        $11::uuid[], $12::text[], $13::bytea[], $14::text[], $15::text[],
        $16::timestamptz[], $17::text[], $18::timestamptz[], $19::bytea[], $20::smallint[])
  where pg_postmaster_start_time() = $21::timestamptz
-   and 'entries'::regclass::oid = $22::oid`
+   and 'entries'::regclass::oid = $22::oid
+   and $23::timestamptz > now() - interval '5 seconds'`
 
 // openStatement adds what belongs to an account beside its first entry. It goes
 // before the append in the same implicit transaction, under the same guard. A
@@ -164,6 +169,7 @@ select *
   from unnest($1::text[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::timestamptz[])
  where pg_postmaster_start_time() = $7::timestamptz
    and 'entries'::regclass::oid = $8::oid
+   and $9::timestamptz > now() - interval '5 seconds'
     on conflict do nothing`
 
 const openBalancesStatement = `
@@ -172,6 +178,7 @@ select account_id, 0, 0, 0, 0, 0, 0, clock_timestamp()
   from unnest($1::text[]) as q (account_id)
  where pg_postmaster_start_time() = $2::timestamptz
    and 'entries'::regclass::oid = $3::oid
+   and $4::timestamptz > now() - interval '5 seconds'
     on conflict do nothing`
 
 // metadataStatement copies the metadata of settings entries to their accounts.
@@ -305,4 +312,37 @@ func lockAndLook(ctx context.Context, conn *pgx.Conn, q *question) (a *answer, e
 		return nil, fmt.Errorf("lock accounts: %w", err)
 	}
 	return readLook(res)
+}
+
+// lockedStatement finds those of the accounts whose rows somebody holds locked.
+// It gives back the locks on the others when it ends.
+const lockedStatement = `
+with free as materialized (
+  select a.account_id
+    from accounts as a
+   where a.account_id = any($1::text[])
+   order by a.account_id
+     for update skip locked)
+select a.account_id
+  from accounts as a
+ where a.account_id = any($1::text[])
+   and not exists (
+       select
+         from free as f
+        where f.account_id = a.account_id)`
+
+func readLocked(ctx context.Context, pool *pgxpool.Pool, ids []string) (map[AccountID]bool, error) {
+	rows, err := pool.Query(ctx, lockedStatement, ids)
+	if err != nil {
+		return nil, fmt.Errorf("find locked accounts: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("find locked accounts: %w", err)
+	}
+	locked := make(map[AccountID]bool, len(found))
+	for _, id := range found {
+		locked[AccountID(id)] = true
+	}
+	return locked, nil
 }

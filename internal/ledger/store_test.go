@@ -32,7 +32,7 @@ func statements() map[string]string {
 		"readFilteredUpStatement": readFilteredUpStatement, "readFilteredDownStatement": readFilteredDownStatement,
 		"readSeqAtStatement": readSeqAtStatement, "trialBalanceStatement": trialBalanceStatement,
 		"readEntriesDownStatement": readEntriesDownStatement, "readAccountStatement": readAccountStatement, "readEntryStatement": readEntryStatement,
-		"readTransactionsStatement": readTransactionsStatement, "readTransactionStatement": readTransactionStatement,
+		"readTransactionsStatement": readTransactionsStatement, "lockedStatement": lockedStatement, "readTransactionStatement": readTransactionStatement,
 		"sightStatement": sightStatement, "bumpStatement": bumpStatement, "expireLeasesStatement": expireLeasesStatement,
 	}
 }
@@ -174,7 +174,7 @@ func TestAppendOfAnotherLifeWritesNothing(t *testing.T) {
 		"none":             {},
 	} {
 		e, _ := opening("A")
-		written, err := a.send(t.Context(), conn, &write{life: l, entries: []*Entry{e}, opened: []Head{{Account: Account{ID: "A", Currency: "CZK"}}}}, false)
+		written, err := a.send(t.Context(), conn, &write{at: time.Now(), life: l, entries: []*Entry{e}, opened: []Head{{Account: Account{ID: "A", Currency: "CZK"}}}}, false)
 		if written || err != nil {
 			t.Errorf("%s: written %v, %v", name, written, err)
 		}
@@ -187,7 +187,7 @@ func TestAppendOfAnotherLifeWritesNothing(t *testing.T) {
 		t.Errorf("%d entries", n[0])
 	}
 	e, _ := opening("A")
-	if written, err := a.send(t.Context(), conn, &write{life: here, entries: []*Entry{e}}, false); !written || err != nil {
+	if written, err := a.send(t.Context(), conn, &write{at: time.Now(), life: here, entries: []*Entry{e}}, false); !written || err != nil {
 		t.Errorf("its own life: written %v, %v", written, err)
 	}
 }
@@ -199,13 +199,13 @@ func TestAppendIsAllOrNothing(t *testing.T) {
 	here := serverLife(t, conn)
 	var a appender
 	first, head := opening("B")
-	if written, err := a.send(t.Context(), conn, &write{life: here, entries: []*Entry{first}, opened: []Head{head}}, false); !written || err != nil {
+	if written, err := a.send(t.Context(), conn, &write{at: time.Now(), life: here, entries: []*Entry{first}, opened: []Head{head}}, false); !written || err != nil {
 		t.Fatalf("written %v, %v", written, err)
 	}
 	before := countRows(t, conn)
 	again, againHead := opening("B")
 	other, otherHead := opening("A")
-	written, err := a.send(t.Context(), conn, &write{life: here, entries: []*Entry{other, again}, opened: []Head{otherHead, againHead}, changed: []Head{againHead}}, false)
+	written, err := a.send(t.Context(), conn, &write{at: time.Now(), life: here, entries: []*Entry{other, again}, opened: []Head{otherHead, againHead}, changed: []Head{againHead}}, false)
 	var refused *pgconn.PgError
 	if written || !errors.As(err, &refused) || refused.Code != "23505" {
 		t.Fatalf("written %v, %v", written, err)
@@ -255,7 +255,7 @@ func TestWhatIsAppendedIsReadBack(t *testing.T) {
 			e.Key = keyN(e.Key, int(seq))
 			entries = append(entries, e)
 		}
-		if written, err := a.send(context.Background(), conn, &write{life: here, entries: entries}, false); !written || err != nil {
+		if written, err := a.send(context.Background(), conn, &write{at: time.Now(), life: here, entries: entries}, false); !written || err != nil {
 			t.Fatalf("written %v, %v", written, err)
 		}
 		rows, err := conn.Query(context.Background(), "select "+EntryColumns+" from entries as e where e.seq >= $1 order by e.seq", int64(entries[0].Seq))
@@ -285,7 +285,7 @@ func TestWhatIsOpenedIsReadBack(t *testing.T) {
 	conn := acquire(t, pool)
 	r := NewReader(pool)
 	var a appender
-	w := &write{life: serverLife(t, conn)}
+	w := &write{at: time.Now(), life: serverLife(t, conn)}
 	awkward := Metadata{"é": "e\u0301", "😀": "\"\\\n\x01", "k": strings.Repeat("ß", 4000)}
 	for _, id := range []AccountID{"Z", "a", "A", AccountID(strings.Repeat("x", 128)), "0:._-"} {
 		e, head := opening(id)
@@ -317,7 +317,7 @@ func TestWhatIsOpenedIsReadBack(t *testing.T) {
 	second := *w.entries[0]
 	second.Seq, second.Kind = 2, KindSettings
 	w.opened[0].Account.Metadata = Metadata{"new": ""}
-	changed := &write{life: w.life, entries: []*Entry{&second}}
+	changed := &write{at: time.Now(), life: w.life, entries: []*Entry{&second}}
 	changed.change(headOfSeq(w.opened[0].Account.ID, 2))
 	changed.change(w.opened[0]) // the last one counts
 	if written, err := a.send(t.Context(), conn, changed, false); !written || err != nil {

@@ -77,7 +77,7 @@ func TestGuardsOfApply(t *testing.T) {
 func (f *fixture) round2(id ledger.AccountID) {
 	f.t.Helper()
 	w := f.stepper()
-	owned(w, id, 1).want(id, 0)
+	owned(w, id, 1).want(id, 0, 0, 0)
 	f.round(w)
 	f.damage(`update balances set last_token = 1`)
 }

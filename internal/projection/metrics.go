@@ -20,7 +20,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		lagEntries: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "ledgerd_projection_lag_entries",
-			Help: "Entries found and not applied yet, of the shards that this process owns.",
+			Help: "Entries found and not applied yet, as far as known, of the shards that this process owns and without parked accounts. While it cannot keep up it counts all that it has not read, whoever owns it.",
 		}),
 		lagSeconds: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "ledgerd_projection_lag_seconds",

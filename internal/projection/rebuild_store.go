@@ -118,11 +118,20 @@ select s.rebuild_id, s.shard, s.after_account
 type rebuildJob struct {
 	id    uuid.UUID
 	shard int
-	// after is the last account that is done.
+	// after is the last account that is done, and so are all before it. The
+	// database has it; whoever takes the shard over begins there.
 	after ledger.AccountID
 	done  bool
 	// owned is the shard as this process owns it, nil when it does not.
 	owned *shard
+
+	// scanned is the last account that was looked at. It is ahead of after while
+	// accounts in between are locked; ahead is what was done there besides. ended
+	// is true when no account follows.
+	scanned ledger.AccountID
+	ended   bool
+	locked  []string
+	ahead   tally
 }
 
 func (s *store) rebuildJobs(ctx context.Context, shards []int16) ([]*rebuildJob, error) {
@@ -133,6 +142,7 @@ func (s *store) rebuildJobs(ctx context.Context, shards []int16) ([]*rebuildJob,
 	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*rebuildJob, error) {
 		var j rebuildJob
 		err := row.Scan(&j.id, &j.shard, (*string)(&j.after))
+		j.scanned = j.after
 		return &j, err
 	})
 	if err != nil {
@@ -158,13 +168,15 @@ update rebuild_shards as s
    and s.after_account = $3
    and s.last_token < $9`
 
-// tally is what a page of a rebuild adds to the progress.
+// tally is what pages of a rebuild add to the progress.
 type tally struct{ accounts, entries, repaired, damaged int64 }
 
-// progress returns false when the progress is not where the job left it.
-func (s *store) progress(ctx context.Context, j *rebuildJob, to ledger.AccountID, t tally, done bool, token lease.ProjectionToken) (bool, error) {
-	tag, err := s.db.Exec(ctx, progressStatement, j.id, j.shard, string(j.after), string(to),
-		t.accounts, t.entries, t.repaired, t.damaged, int64(token), done)
+// progress moves the progress to what was scanned. It returns false when it is
+// not where the job left it.
+func (s *store) progress(ctx context.Context, j *rebuildJob, token lease.ProjectionToken) (bool, error) {
+	t := j.ahead
+	tag, err := s.db.Exec(ctx, progressStatement, j.id, j.shard, string(j.after), string(j.scanned),
+		t.accounts, t.entries, t.repaired, t.damaged, int64(token), j.ended)
 	if err != nil {
 		return false, fmt.Errorf("write progress of rebuild: %w", err)
 	}
@@ -221,7 +233,7 @@ type accountPage struct {
 func (s *store) accountPages(ctx context.Context, jobs []*rebuildJob, limit int, entriesMax int64) ([]accountPage, error) {
 	shards, after := make([]int16, len(jobs)), make([]string, len(jobs))
 	for i, j := range jobs {
-		shards[i], after[i] = int16(j.shard), string(j.after)
+		shards[i], after[i] = int16(j.shard), string(j.scanned)
 	}
 	rows, err := s.db.Query(ctx, accountPagesStatement, shards, after, limit)
 	if err != nil {

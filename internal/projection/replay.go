@@ -3,7 +3,6 @@ package projection
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -21,6 +20,8 @@ const (
 	rebuildPage  = 160
 	// rebuildEntriesMax bounds what PostgreSQL has to sort for one page.
 	rebuildEntriesMax = 50_000
+	// rebuildLockedMax is how many locked rows of a shard are passed over.
+	rebuildLockedMax = 1000
 )
 
 // rebuildTimeout bounds the work on one group of shards, in case the network
@@ -90,17 +91,21 @@ var errNotOwner = errors.New("the shard is not this process's any more")
 
 // rebuildShards folds the accounts of some shards page by page and rewrites
 // their rows. Reading and folding need no ownership and go on beside the live
-// work; the rewrite takes its turn with it.
+// work; the rewrite takes its turn with it. It returns when only accounts are
+// left whose rows somebody else has locked.
 func (w *worker) rebuildShards(ctx context.Context, jobs []*rebuildJob) error {
-	w.mu.Lock()
-	for _, j := range jobs {
-		j.owned = w.shards[j.shard]
-	}
-	w.mu.Unlock()
+	w.takeJobs(jobs)
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
+	for _, j := range jobs {
+		if err := w.retryLocked(ctx, j); err != nil && !errors.Is(err, errNotOwner) {
+			return err
+		}
+	}
 	for {
-		jobs = slices.DeleteFunc(jobs, func(j *rebuildJob) bool { return j.done || !j.owned.usable() })
+		jobs = slices.DeleteFunc(jobs, func(j *rebuildJob) bool {
+			return j.ended || len(j.locked) >= rebuildLockedMax || !j.owned.usable()
+		})
 		if len(jobs) == 0 {
 			return nil
 		}
@@ -117,8 +122,11 @@ func (w *worker) rebuildShards(ctx context.Context, jobs []*rebuildJob) error {
 			return err
 		}
 		for i, j := range jobs {
-			n := len(pages[i].ids)
-			err := w.rewritePage(ctx, j, replays[:n], pages[i].last)
+			n, to := len(pages[i].ids), j.scanned
+			if n > 0 {
+				to = ledger.AccountID(pages[i].ids[n-1])
+			}
+			err := w.rewritePage(ctx, j, replays[:n], to, pages[i].last)
 			if errors.Is(err, errNotOwner) {
 				j.owned = nil
 			} else if err != nil {
@@ -173,8 +181,9 @@ func (w *worker) replay(ctx context.Context, ids []string) ([]*replay, error) {
 }
 
 // rewritePage writes a page of replays between two live rounds, and the
-// progress after it. A crash in between repeats the page.
-func (w *worker) rewritePage(ctx context.Context, j *rebuildJob, replays []*replay, done bool) error {
+// progress after it. A crash in between repeats the page. While rows are locked
+// the progress stays before the first of them, so that a crash forgets none.
+func (w *worker) rewritePage(ctx context.Context, j *rebuildJob, replays []*replay, to ledger.AccountID, ended bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := j.owned
@@ -183,50 +192,60 @@ func (w *worker) rewritePage(ctx context.Context, j *rebuildJob, replays []*repl
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StatementTimeout)
 	defer cancel()
-	t := tally{accounts: int64(len(replays))}
-	left := replays
-	for attempt := 0; len(left) > 0; attempt++ {
-		if attempt == attemptsMax {
-			return fmt.Errorf("the balance row of %s refuses to be rewritten", left[0].accountID)
-		}
-		var err error
-		if left, err = w.rewrite(ctx, s, left); err != nil {
-			return err
-		}
+	locked, err := w.rewriteAll(ctx, s, replays)
+	if err != nil {
+		return err
 	}
+	w.setLocked(j, replays, locked)
 	for _, r := range replays {
-		t.entries += r.len()
-		switch {
-		case r.bad != nil:
-			t.damaged++
-			w.park(s, r.fold, true, "%v", r.bad)
-		case r.drifted || r.seen == nil:
-			t.repaired++
-			w.metrics.drift.Inc()
-			w.log.Warn("balance row repaired by a rebuild", "account", r.accountID, "seq", r.to)
-			fallthrough
-		default:
-			w.unpark(s, r.accountID)
+		if !slices.Contains(locked, r) {
+			w.settleReplay(s, r, &j.ahead)
 		}
 	}
-	w.metrics.rebuilt.Add(float64(t.entries))
+	j.scanned, j.ended = to, ended
+	if len(j.locked) > 0 {
+		return nil
+	}
 	token, err := s.token()
 	if err != nil {
 		return err
 	}
-	to := j.after
-	if len(replays) > 0 {
-		to = replays[len(replays)-1].accountID
-	}
-	moved, err := w.store.progress(ctx, j, to, t, done, token)
+	moved, err := w.store.progress(ctx, j, token)
 	if err != nil {
 		return err
 	}
 	if !moved {
 		return errNotOwner
 	}
-	j.after, j.done = to, done
+	j.after, j.done, j.ahead = j.scanned, j.ended, tally{}
 	return nil
+}
+
+// settleReplay takes note of a replay that was written, or cannot be.
+func (w *worker) settleReplay(s *shard, r *replay, t *tally) {
+	t.accounts++
+	t.entries += r.len()
+	w.metrics.rebuilt.Add(float64(r.len()))
+	switch {
+	case r.bad != nil:
+		t.damaged++
+		w.park(s, r.fold, true, "%v", r.bad)
+	case r.drifted || r.seen == nil:
+		t.repaired++
+		w.metrics.drift.Inc()
+		w.log.Warn("balance row repaired by a rebuild", "account", r.accountID, "seq", r.to)
+		fallthrough
+	default:
+		w.unpark(s, r.accountID)
+	}
+}
+
+func replayIDs(replays []*replay) []string {
+	ids := make([]string, len(replays))
+	for i, r := range replays {
+		ids[i] = string(r.accountID)
+	}
+	return ids
 }
 
 // rewrite writes those replays that can be written, and returns those that have
@@ -299,11 +318,7 @@ func (w *worker) judgeRewrites(ctx context.Context, s *shard, left []*replay, ro
 // a row past the fold, so that a rewrite never takes a row back. A row that is
 // ahead of its last entry is damaged, and the one case where it does.
 func (w *worker) catchUp(ctx context.Context, replays []*replay) (map[ledger.AccountID]balanceRow, error) {
-	all := make([]string, len(replays))
-	for i, r := range replays {
-		all[i] = string(r.accountID)
-	}
-	rows, err := w.store.rows(ctx, all)
+	rows, err := w.store.rows(ctx, replayIDs(replays))
 	if err != nil {
 		return nil, err
 	}

@@ -20,15 +20,16 @@ type shard struct {
 	writes int64
 	// over is closed when the database refused a write, or when the write
 	// numbers run out: the term is given up.
-	over chan struct{}
-	// pending has the accounts whose entries are to be read from their balance
-	// row on, and when.
-	pending map[ledger.AccountID]time.Time
+	over    chan struct{}
+	pending backlog
 	// attempts counts the writes of an account that were refused although its
 	// row looks as it should, since the last one that took effect.
 	attempts map[ledger.AccountID]int
 	// parked has the accounts that cannot be applied.
 	parked map[ledger.AccountID]parked
+	// rebuild is the part of the open rebuild that this process does, nil when it
+	// did none in this term.
+	rebuild *rebuildJob
 	// lastError is the last trouble in words, for the status.
 	lastError string
 	changed   bool // since the last report
@@ -56,7 +57,7 @@ func newShard(number int, term lease.Term, ctx context.Context) *shard {
 	return &shard{
 		number: number, term: term, ctx: ctx,
 		over:     make(chan struct{}),
-		pending:  make(map[ledger.AccountID]time.Time),
+		pending:  backlog{accounts: make(map[ledger.AccountID]waiting)},
 		attempts: make(map[ledger.AccountID]int),
 		parked:   make(map[ledger.AccountID]parked),
 		changed:  true,
@@ -94,9 +95,10 @@ func (s *shard) giveUp() {
 	}
 }
 
-// want puts the account on the list of the first round after wait.
-func (s *shard) want(id ledger.AccountID, wait time.Duration) {
-	s.pending[id] = time.Now().Add(wait)
+// want puts the account, whose row is at the seq from and whose entries reach to,
+// both as far as known, on the list of the first round after wait.
+func (s *shard) want(id ledger.AccountID, from, to ledger.Seq, wait time.Duration) {
+	s.pending.put(id, waiting{notBefore: time.Now().Add(wait), from: from, to: to})
 	s.changed = true
 }
 

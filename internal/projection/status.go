@@ -88,7 +88,7 @@ func (w *worker) reports(now time.Time) []report {
 		}
 		r := report{token: token}
 		r.Shard, r.LastError = s.number, s.lastError
-		r.LagEntries, r.Parked = int64(len(s.pending)), int64(len(s.parked))
+		r.LagEntries, r.Parked = s.pending.entries, int64(len(s.parked))
 		var age time.Duration
 		for id, p := range s.parked {
 			r.LagEntries += p.lag

@@ -61,6 +61,9 @@ func (w *worker) sweep(ctx context.Context, s *shard) error {
 	first := s.swept.IsZero()
 	var after ledger.AccountID
 	for {
+		if err := w.awaitRoom(ctx, s); err != nil {
+			return err
+		}
 		began := time.Now()
 		page, err := w.comparePage(ctx, s.number, after)
 		if err != nil {
@@ -86,6 +89,28 @@ func (w *worker) sweep(ctx context.Context, s *shard) error {
 	defer w.mu.Unlock()
 	s.swept = time.Now()
 	return nil
+}
+
+// awaitRoom returns when few enough accounts wait for a sweep to add some, or
+// when the shard is somebody else's.
+func (w *worker) awaitRoom(ctx context.Context, s *shard) error {
+	for {
+		w.mu.Lock()
+		waiting := w.waiting()
+		w.mu.Unlock()
+		if waiting <= sweepWaitingMax {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.ctx.Done():
+			return nil
+		case <-s.over:
+			return nil
+		case <-time.After(w.cfg.PollEvery):
+		}
+	}
 }
 
 func (w *worker) comparePage(ctx context.Context, shard int, after ledger.AccountID) ([]comparison, error) {
@@ -132,7 +157,7 @@ func (w *worker) takeUp(s *shard, page []comparison) bool {
 					continue
 				}
 			}
-			s.want(c.accountID, 0)
+			s.want(c.accountID, c.row.appliedSeq, c.head.seq, 0)
 			found = true
 		case c.row.appliedSeq > c.head.seq:
 			w.park(s, c.asFold(), true, "the balance row is at seq %d, ahead of the last entry %d", c.row.appliedSeq, c.head.seq)

@@ -170,7 +170,7 @@ func TestPagesAreBoundedByEntries(t *testing.T) {
 			if p[0].last {
 				break
 			}
-			job.after = ledger.AccountID(p[0].ids[len(p[0].ids)-1])
+			job.scanned = ledger.AccountID(p[0].ids[len(p[0].ids)-1])
 		}
 		if got != 7 {
 			t.Errorf("with pages of %d entries %d accounts were read", entriesMax, got)

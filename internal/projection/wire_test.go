@@ -132,7 +132,7 @@ func TestEveryWireStepOfAWrite(t *testing.T) {
 				f.credit("B", 20)
 				f.credit("C", 30)
 				f.damage(`delete from balances where account_id = 'B'`)
-				c.want("C", 0)
+				c.want("C", 0, 0, 0)
 				net.arm(step, withEffect)
 				for range 6 {
 					_, _, _ = w.round(t.Context()) // fails when it is cut

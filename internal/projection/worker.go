@@ -45,6 +45,7 @@ type worker struct {
 	shards [ledger.Shards]*shard
 	tail   tail
 	began  bool // tail.high was read from the database
+	turn   int  // the shard whose waiting accounts are read first
 	// delay is the longest time that an entry waited for this round's writes.
 	delay time.Duration
 	// lastGood is when a round ended without an error.
@@ -173,9 +174,12 @@ func (w *worker) round(ctx context.Context) (found int, more bool, err error) {
 			w.metrics.lagSeconds.Set(time.Since(w.lastGood).Seconds())
 		}
 	}()
-	folds, found, more, err := w.discover(ctx)
-	if err != nil {
-		return 0, false, err
+	var folds []*fold
+	full := w.waiting() >= tailWaitingMax
+	if !full {
+		if folds, found, more, err = w.discover(ctx); err != nil {
+			return 0, false, err
+		}
 	}
 	waiting, err := w.discoverPending(ctx)
 	if err != nil {
@@ -196,18 +200,19 @@ func (w *worker) round(ctx context.Context) (found int, more bool, err error) {
 		folds = folds[n:]
 	}
 	w.lastGood = time.Now()
-	return found, more || len(w.due(w.lastGood)) > 0, w.observe(ctx, more)
+	return found, more || len(w.due(w.lastGood, 1)) > 0, w.observe(ctx, more || full)
 }
 
-// observe sets the gauges after a good round.
-func (w *worker) observe(ctx context.Context, more bool) error {
+// observe sets the gauges after a good round. unread says that the tail has more
+// than was read.
+func (w *worker) observe(ctx context.Context, unread bool) error {
 	var waiting int64
 	for _, s := range w.shards {
 		if s != nil {
-			waiting += int64(len(s.pending))
+			waiting += s.pending.entries
 		}
 	}
-	if more {
+	if unread {
 		last, err := w.store.lastPosition(ctx)
 		if err != nil {
 			return err
@@ -233,7 +238,7 @@ func (w *worker) owns() bool {
 func (w *worker) postpone(folds []*fold) {
 	for _, f := range folds {
 		if s := w.shards[f.accountID.Shard()]; s.usable() {
-			s.want(f.accountID, 0)
+			s.want(f.accountID, f.from, f.to, 0)
 		}
 	}
 }
@@ -288,7 +293,7 @@ func (w *worker) fold(steps []step) ([]*fold, int) {
 			continue
 		}
 		found++
-		if _, ok := s.pending[st.accountID]; ok {
+		if s.pending.seen(st.accountID, st.seq) {
 			continue
 		}
 		if p, ok := s.parked[st.accountID]; ok && !p.retrying {
@@ -308,7 +313,7 @@ func (w *worker) fold(steps []step) ([]*fold, int) {
 // addStep folds one step, or sees to it that the account is looked at again.
 func (w *worker) addStep(s *shard, f *fold, st *step) {
 	if f.full() {
-		s.want(st.accountID, 0)
+		s.want(st.accountID, f.to, st.seq, 0)
 		return
 	}
 	err := f.add(st)
@@ -317,13 +322,14 @@ func (w *worker) addStep(s *shard, f *fold, st *step) {
 	case errors.As(err, &bad):
 		w.park(s, &fold{accountID: st.accountID, from: st.seq - 1, to: st.seq, oldest: st.postedAt}, true, "%v", bad)
 	case err != nil:
-		s.want(st.accountID, 0)
+		s.want(st.accountID, f.to, st.seq, 0)
 	}
 }
 
 // discoverPending reads accounts that wait, from their balance rows on.
 func (w *worker) discoverPending(ctx context.Context) ([]*fold, error) {
-	ids := w.due(time.Now())
+	ids := w.due(time.Now(), pendingMax)
+	w.turn = (w.turn + 1) % len(w.shards)
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -331,42 +337,57 @@ func (w *worker) discoverPending(ctx context.Context) ([]*fold, error) {
 	if err != nil {
 		return nil, err
 	}
+	taken := make(map[ledger.AccountID]waiting, len(ids))
+	for _, s := range ids {
+		id := ledger.AccountID(s)
+		taken[id], _ = w.shards[id.Shard()].pending.take(id)
+	}
 	count := make(map[ledger.AccountID]int)
 	for i := range steps {
-		count[steps[i].accountID]++
-	}
-	for _, id := range ids {
-		delete(w.shards[ledger.AccountID(id).Shard()].pending, ledger.AccountID(id))
+		id := steps[i].accountID
+		count[id]++
+		taken[id] = waiting{from: steps[i].seq, to: taken[id].to}
 	}
 	folds, _ := w.fold(steps)
+	again := func(id ledger.AccountID) { w.shards[id.Shard()].want(id, taken[id].from, taken[id].to, 0) }
 	if len(steps) == pendingSteps { // cut: the last account may have more, and those after it were not read
 		last := string(steps[len(steps)-1].accountID)
 		i, _ := slices.BinarySearch(ids, last)
 		for _, id := range ids[i:] {
-			w.shards[ledger.AccountID(id).Shard()].want(ledger.AccountID(id), 0)
+			again(ledger.AccountID(id))
 		}
 	}
 	for id, n := range count {
 		if n == pendingEach {
-			w.shards[id.Shard()].want(id, 0)
+			again(id)
 		}
 	}
 	return folds, nil
 }
 
-// due returns accounts that wait and may be read now, sorted.
-func (w *worker) due(now time.Time) []string {
+// due returns at most limit accounts that wait and may be read now, sorted. It
+// begins with the shard whose turn it is, so that a sweep that fills one shard
+// all the time holds up no other.
+func (w *worker) due(now time.Time, limit int) []string {
 	var ids []string
-	for _, s := range w.shards {
-		if !s.usable() {
-			continue
+	for i := range w.shards {
+		if len(ids) >= limit {
+			break
 		}
-		for id, notBefore := range s.pending {
-			if len(ids) < pendingMax && !notBefore.After(now) {
-				ids = append(ids, string(id))
-			}
+		if s := w.shards[(w.turn+i)%len(w.shards)]; s.usable() {
+			ids = s.pending.appendDue(ids, limit, now)
 		}
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// waiting counts the accounts that wait.
+func (w *worker) waiting() (n int) {
+	for _, s := range w.shards {
+		if s != nil {
+			n += len(s.pending.accounts)
+		}
+	}
+	return n
 }

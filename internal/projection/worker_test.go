@@ -330,13 +330,13 @@ func TestLockedRowDoesNotStopItsNeighbours(t *testing.T) {
 	if n := f.behind(); n != 1 {
 		t.Errorf("%d rows are behind while one is locked", n)
 	}
-	if len(s.parked) != 0 || len(s.pending) != 1 {
-		t.Errorf("parked %v, pending %v", s.parked, s.pending)
+	if len(s.parked) != 0 || len(s.pending.accounts) != 1 {
+		t.Errorf("parked %v, pending %v", s.parked, s.pending.accounts)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.want("A", 0)
+	s.want("A", 0, 0, 0)
 	f.round(w)
 	if n := f.behind(); n != 0 {
 		t.Errorf("%d rows are behind", n)
@@ -427,7 +427,7 @@ func TestWriteNumbersDoNotRunOut(t *testing.T) {
 	if s.usable() || f.behind() != 1 {
 		t.Error("the term was not given up")
 	}
-	owned(w, "A", 2).want("A", 0)
+	owned(w, "A", 2).want("A", 0, 0, 0)
 	f.round(w)
 	if f.behind() != 0 {
 		t.Error("the next term does not go on")

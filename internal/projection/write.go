@@ -87,7 +87,7 @@ func (w *worker) writeFailed(ctx context.Context, writes []write, err error) err
 				continue
 			}
 			s := w.shards[f.accountID.Shard()]
-			s.want(f.accountID, lockedWait)
+			s.want(f.accountID, f.from, f.to, lockedWait)
 			s.note("the balance row of %s is locked by another session", f.accountID)
 		}
 		if len(rest) == len(folds) {
@@ -124,11 +124,11 @@ func (w *worker) settle(ctx context.Context, writes []write, applied map[ledger.
 	if err != nil {
 		return err
 	}
-	var absent []string
+	var absent []write
 	for _, wr := range refused {
 		row, ok := rows[wr.accountID]
 		if !ok {
-			absent = append(absent, string(wr.accountID))
+			absent = append(absent, wr)
 			continue
 		}
 		if err := w.judge(ctx, w.shards[wr.accountID.Shard()], wr, row); err != nil {
@@ -158,7 +158,7 @@ func (w *worker) judge(ctx context.Context, s *shard, wr write, row balanceRow) 
 	case row.appliedSeq >= wr.to:
 		// Applied already, by an earlier write whose outcome was not known.
 	case row.appliedSeq != wr.from:
-		s.want(wr.accountID, 0)
+		s.want(wr.accountID, row.appliedSeq, wr.to, 0)
 	case row.balance+wr.balance != wr.balanceAfter || row.held+wr.held != wr.heldAfter:
 		w.park(s, wr.fold, true, "the balance row has balance %d and held %d at seq %d; the entries say %d and %d",
 			row.balance, row.held, row.appliedSeq, wr.balanceAfter-wr.balance, wr.heldAfter-wr.held)
@@ -168,7 +168,7 @@ func (w *worker) judge(ctx context.Context, s *shard, wr write, row balanceRow) 
 			w.park(s, wr.fold, false, "the balance row refuses writes with token %d; it has %d", wr.token, row.lastToken)
 			return nil
 		}
-		s.want(wr.accountID, 0)
+		s.want(wr.accountID, wr.from, wr.to, 0)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (w *worker) park(s *shard, f *fold, drift bool, format string, args ...any)
 		}
 	}
 	s.parked[f.accountID] = p
-	delete(s.pending, f.accountID)
+	s.pending.take(f.accountID)
 	delete(s.attempts, f.accountID)
 	s.note("%s is parked: "+format, append([]any{f.accountID}, args...)...)
 	if !known {
@@ -226,14 +226,13 @@ func (w *worker) unpark(s *shard, id ledger.AccountID) {
 
 // restore inserts empty rows for accounts that lost theirs, and has them folded
 // from their first entry.
-func (w *worker) restore(ctx context.Context, absent []string) error {
-	if err := w.store.insertMissing(ctx, absent); err != nil {
+func (w *worker) restore(ctx context.Context, absent []write) error {
+	if err := w.store.insertMissing(ctx, ids(absent)); err != nil {
 		return err
 	}
-	w.log.Warn("missing balance rows made again", "accounts", len(absent), "first", absent[0])
-	for _, id := range absent {
-		id := ledger.AccountID(id)
-		w.shards[id.Shard()].want(id, 0)
+	w.log.Warn("missing balance rows made again", "accounts", len(absent), "first", absent[0].accountID)
+	for _, wr := range absent {
+		w.shards[wr.accountID.Shard()].want(wr.accountID, 0, wr.to, 0)
 	}
 	return nil
 }
