@@ -15,7 +15,7 @@ import (
 )
 
 // leaseConns is how many connections the leases of workers use at most.
-const leaseConns = 16
+const leaseConns = 8
 
 // leaseLockTimeout bounds the wait for one name, so that a crowd at one name
 // leaves connections to the others.
