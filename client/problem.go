@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"strings"
 )
 
 // Code says what happened, for programs. One code has one meaning for ever.
@@ -132,7 +133,10 @@ func (p *Problem) Error() string {
 		s += ": " + p.Detail
 	}
 	for _, e := range p.Errors {
-		s += fmt.Sprintf("; %s%s%s: %s", e.Pointer, e.Parameter, e.Header, e.Detail)
+		// The detail of the document repeats the first of them.
+		if text := fmt.Sprintf("%s%s%s: %s", e.Pointer, e.Parameter, e.Header, e.Detail); !strings.Contains(s, text) {
+			s += "; " + text
+		}
 	}
 	return s
 }
@@ -199,10 +203,12 @@ func (p *Problem) mayHaveApplied() bool {
 // write whose outcome is not known. With a key, the service looks the key up
 // before anything else, so p says that no entry has it; what matters is whether
 // a straggler could still succeed. It cannot when the reason never goes away:
-// the request is malformed, the fence and the seq only grow.
+// the request is malformed, the decline is recorded under the key, the account's
+// seq has moved on, or its fence has. Without a key a refusal only speaks of the
+// last attempt.
 func (p *Problem) settles(keyed bool) bool {
-	if p.Status == http.StatusUnprocessableEntity || p.Status == http.StatusBadRequest {
+	if p.Status == http.StatusBadRequest {
 		return true
 	}
-	return keyed && (p.Code == CodeStaleFencingToken || p.Code == CodeSeqMismatch)
+	return keyed && (p.Status == http.StatusUnprocessableEntity || p.Code == CodeStaleFencingToken || p.Code == CodeSeqMismatch)
 }

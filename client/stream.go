@@ -24,7 +24,9 @@ const (
 
 // Stream carries out any number of operations over one connection and yields
 // their results in the order of the items, while items are still sent. The
-// operations of one account are carried out in that order. Memory does not
+// operations of one account are carried out in that order, but for one that the
+// service could not decide for now: it is sent again, and those that were under
+// way behind it can have overtaken it. Memory does not
 // grow: who takes results slowly is asked for items slowly.
 //
 // The stream ends when items is closed and everything has its result. When the
@@ -125,12 +127,15 @@ func (s *stream) fill(ctx context.Context, items <-chan Item) {
 
 // run connects until everything has its result or the time is over.
 func (s *stream) run(ctx context.Context) {
-	giveUp := time.Now().Add(s.c.retryFor)
+	var giveUp time.Time // counts from the first failure after something went well
 	for attempt := 1; ; attempt++ {
 		s.mu.Lock()
 		before := s.answered
 		s.mu.Unlock()
 		err := s.connect(ctx)
+		if giveUp.IsZero() {
+			giveUp = time.Now().Add(s.c.retryFor)
+		}
 		if s.left {
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -30,6 +31,8 @@ func program(ctx context.Context, args ...string) (code int, out, errs string) {
 func TestWrongUseIsExplained(t *testing.T) {
 	t.Parallel()
 	const nowhere = "--database-url=postgres://user:hunter2@127.0.0.1:1/ledgerd?connect_timeout=2"
+	folder := filepath.Join(t.TempDir(), "data")
+	unmade := "--data=" + folder
 	for _, c := range []struct {
 		args []string
 		code int
@@ -54,6 +57,15 @@ func TestWrongUseIsExplained(t *testing.T) {
 		{[]string{"incarnation", "bump", nowhere, "--reason= "}, exitUsage, "--reason"},
 		{[]string{"replay", nowhere, "--lease-ttl=1ms"}, exitUsage, "lease TTL"},
 		{[]string{"verify", "--data=" + t.TempDir()}, exitRefused, "no ledger database"},
+		{[]string{"dev", unmade, "--listen=foo"}, exitUsage, "HOST:PORT"},
+		{[]string{"dev", unmade, "--listen=127.0.0.1:99999"}, exitUsage, "HOST:PORT"},
+		{[]string{"dev", unmade, "--log-level=loud"}, exitUsage, "LEDGERD_LOG_LEVEL"},
+		{[]string{"import", sample, "--open", "--currency=czk"}, exitUsage, "--currency"},
+		{[]string{"import", sample, "--open", "--currency=CZK", "--min-balance=5"}, exitUsage, "--min-balance"},
+		{[]string{"import", sample, "--open", "--currency=CZK", "--exponent=19"}, exitUsage, "--exponent"},
+		{[]string{"import", sample, "--currency=CZK"}, exitUsage, "--open"},
+		{[]string{"import", "no-such.csv"}, exitUsage, "no-such.csv cannot be read: no such file"},
+		{[]string{"import", t.TempDir()}, exitUsage, "cannot be read: is a directory"},
 		{[]string{"healthcheck", "--listen=127.0.0.1:1"}, exitUnreachable, "refused"},
 	} {
 		code, out, errs := program(t.Context(), c.args...)
@@ -63,6 +75,9 @@ func TestWrongUseIsExplained(t *testing.T) {
 		if strings.Contains(out+errs, "hunter2") {
 			t.Errorf("ledgerd %s prints the password:\n%s%s", strings.Join(c.args, " "), out, errs)
 		}
+	}
+	if _, err := os.Stat(folder); err == nil {
+		t.Error("dev made its data folder before it read its command line")
 	}
 }
 
@@ -123,6 +138,78 @@ func TestDevKeepsItsData(t *testing.T) {
 	again := b.start(t, args...)
 	if r := again.credit("a", 5, "k"); r.Balance != 5 || r.Seq != 2 {
 		t.Errorf("after the second start the credit is %+v", r)
+	}
+}
+
+// --data goes before the URL, and the URL before LEDGERD_DATA.
+func TestDataFolderFromTheEnvironment(t *testing.T) {
+	t.Setenv("LEDGERD_DATA", t.TempDir())
+	if code, _, errs := program(t.Context(), "verify"); code != exitRefused || !strings.Contains(errs, "no ledger database") {
+		t.Errorf("with LEDGERD_DATA: %d, %s", code, errs)
+	}
+	t.Setenv("LEDGERD_DATABASE_URL", "postgres://127.0.0.1:1/ledgerd?connect_timeout=2")
+	if code, _, errs := program(t.Context(), "verify"); code != exitUnreachable {
+		t.Errorf("with LEDGERD_DATA and a URL: %d, %s", code, errs)
+	}
+	if code, _, errs := program(t.Context(), "verify", "--data="+t.TempDir()); code != exitRefused {
+		t.Errorf("with --data and a URL: %d, %s", code, errs)
+	}
+	// What is set and empty is not set; for dev it is the default, not this folder.
+	t.Setenv("LEDGERD_DATA", "")
+	t.Setenv("LEDGERD_DATABASE_URL", "")
+	if code, _, errs := program(t.Context(), "verify"); code != exitUsage {
+		t.Errorf("with empty variables: %d, %s", code, errs)
+	}
+	var c cli
+	parser, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"dev"}); err != nil || c.Dev.Data != "" {
+		t.Errorf("dev with an empty LEDGERD_DATA takes %q, %v", c.Dev.Data, err)
+	}
+}
+
+func TestMissingRoleIsNamed(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t)
+	for _, args := range [][]string{{"serve", "--listen=127.0.0.1:0"}, {"verify"}} {
+		code, _, errs := program(t.Context(), append(args, "--database-url="+b.url, "--database-role=nosuch")...)
+		if code != exitRefused || !strings.Contains(errs, "nosuch") || !strings.Contains(errs, "LEDGERD_DATABASE_ROLE") {
+			t.Errorf("%s ended with %d: %s", args, code, errs)
+		}
+	}
+}
+
+// A folder with something else in it, a file, and a folder that may not be read
+// are refused by dev and by the commands, and nothing in them is changed.
+func TestDataFolderOfSomethingElseIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := devFolder(t)
+	other := filepath.Join(dir, "other")
+	if err := os.MkdirAll(other, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(other, "passwd")
+	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(dir, "foreign")
+	if err := os.MkdirAll(filepath.Join(foreign, "pgdata"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for data, says := range map[string]string{other: "passwd", file: "not a directory", foreign: "not a PostgreSQL cluster"} {
+		for _, args := range [][]string{{"dev", "--listen=127.0.0.1:0"}, {"verify"}, {"migrate", "up"}} {
+			code, out, errs := program(t.Context(), append(args, "--data="+data)...)
+			if code != exitRefused || !strings.Contains(errs, says) || !strings.Contains(errs, "nothing was changed") || out != "" {
+				t.Errorf("ledgerd %s --data=%s ended with %d:\n%s%s", args, data, code, out, errs)
+			}
+		}
+	}
+	for folder, want := range map[string]int{other: 1, foreign: 1} {
+		if entries, err := os.ReadDir(folder); err != nil || len(entries) != want {
+			t.Errorf("%s has %v, %v", folder, entries, err)
+		}
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
 )
 
 //go:generate go test . -run ^TestManualIsTheConfiguration$ -update
@@ -40,6 +42,7 @@ func TestManualIsTheConfiguration(t *testing.T) {
 		}
 		return false
 	})
+	b.WriteString(otherVariables)
 	if *update {
 		if err := os.WriteFile(manual, []byte(b.String()), 0o644); err != nil { // #nosec G306: a page to read
 			t.Fatal(err)
@@ -51,6 +54,64 @@ func TestManualIsTheConfiguration(t *testing.T) {
 	}
 	if string(have) != b.String() {
 		t.Errorf("%s is not what the comments of Config say; run: make generate", manual)
+	}
+}
+
+// otherVariables are those of commands that are not configured with Config.
+const otherVariables = `
+## Variables of other commands
+
+### LEDGERD_DATA
+
+` + "`--data`" + ` of ` + "`ledgerd dev`" + `, and of migrate, replay, verify and incarnation.
+
+The data folder of ledgerd dev, by default /var/lib/ledgerd for root and
+~/.local/share/ledgerd for others. The other commands take the database from
+--data, else from --database-url or LEDGERD_DATABASE_URL, else from
+LEDGERD_DATA, and have no default. dev takes no URL.
+
+### LEDGERD_PG_BIN
+
+` + "`--pg-bin`" + ` of the same commands.
+
+The folder with initdb and postgres, 15 or newer. By default the newest of
+what the system has, or the version that the data folder needs.
+
+### LEDGERD_URL
+
+` + "`--url`" + ` of ` + "`ledgerd import`" + `, default ` + "`http://127.0.0.1:8080`" + `.
+
+The address of the service that the rows are posted to.
+`
+
+// Every variable that a command reads is in the manual.
+func TestManualNamesEveryVariable(t *testing.T) {
+	text, err := os.ReadFile(manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser, err := kong.New(&cli{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	var visit func(n *kong.Node)
+	visit = func(n *kong.Node) {
+		for _, flag := range n.Flags {
+			for _, name := range flag.Envs {
+				count++
+				if !strings.Contains(string(text), "# "+name+"\n") {
+					t.Errorf("%s does not have %s, the variable of --%s of %s", manual, name, flag.Name, n.FullPath())
+				}
+			}
+		}
+		for _, child := range n.Children {
+			visit(child)
+		}
+	}
+	visit(parser.Model.Node)
+	if count < 20 {
+		t.Errorf("only %d variables were found", count)
 	}
 }
 

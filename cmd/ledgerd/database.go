@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
+	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,7 +18,7 @@ import (
 
 // databaseFlags name the database of a command that works without a service.
 type databaseFlags struct {
-	Data        string    `type:"path" placeholder:"DIR" help:"Data folder of ledgerd dev, running or stopped; goes before the URL."`
+	Data        string    `type:"path" placeholder:"DIR" help:"Data folder of ledgerd dev, running or stopped; goes before the URL, and that before LEDGERD_DATA."`
 	DatabaseURL secretURL `name:"database-url" env:"LEDGERD_DATABASE_URL" placeholder:"URL" help:"PostgreSQL connection URL."`
 	PGBin       string    `name:"pg-bin" env:"LEDGERD_PG_BIN" placeholder:"DIR" help:"Folder of the PostgreSQL programs, with --data."`
 }
@@ -24,16 +26,21 @@ type databaseFlags struct {
 // attach returns the URL of the database and what to call when it is not used
 // any more: a private server that had to be started is stopped then.
 func (d *databaseFlags) attach(ctx context.Context) (url string, release func() error, err error) {
-	if d.Data == "" {
-		switch {
-		case d.DatabaseURL == "":
-			return "", nil, exit(exitUsage, errors.New("name the database: set LEDGERD_DATABASE_URL, or give --data DIR with the data folder of ledgerd dev"))
-		case !d.DatabaseURL.valid():
+	data := d.Data
+	if data == "" && d.DatabaseURL == "" {
+		// Not a tag of Data: the variable shall not go before a URL that was given.
+		if data = os.Getenv("LEDGERD_DATA"); data == "" {
+			return "", nil, exit(exitUsage, errors.New("name the database: set LEDGERD_DATABASE_URL, or give --data DIR (or LEDGERD_DATA) with the data folder of ledgerd dev"))
+		}
+		data = kong.ExpandPath(data)
+	}
+	if data == "" {
+		if !d.DatabaseURL.valid() {
 			return "", nil, exit(exitUsage, errors.New("LEDGERD_DATABASE_URL is not a PostgreSQL connection URL"))
 		}
 		return d.DatabaseURL.reveal(), func() error { return nil }, nil
 	}
-	server, err := pgserver.Attach(ctx, pgserver.Config{DataDir: d.Data, BinDir: d.PGBin})
+	server, err := pgserver.Attach(ctx, pgserver.Config{DataDir: data, BinDir: d.PGBin})
 	if err != nil {
 		return "", nil, privateServerError(err)
 	}
@@ -47,7 +54,8 @@ func privateServerError(err error) error {
 	switch {
 	case errors.Is(err, pgserver.ErrNoBinaries):
 		return exit(exitRefused, fmt.Errorf("%w\n%s", err, pgserver.Advice()))
-	case errors.Is(err, pgserver.ErrRunning), errors.Is(err, pgserver.ErrNoCluster), errors.As(err, &other), errors.As(err, &access):
+	case errors.Is(err, pgserver.ErrRunning), errors.Is(err, pgserver.ErrNoCluster), errors.Is(err, pgserver.ErrNotUsable),
+		errors.As(err, &other), errors.As(err, &access):
 		return exit(exitRefused, err)
 	case errors.Is(err, context.Canceled):
 		return exit(exitInterrupted, err)
@@ -114,7 +122,7 @@ func databaseError(err error) error {
 	case errors.Is(err, migrations.ErrMissing), errors.Is(err, migrations.ErrUnknown):
 		return exit(exitRefused, err)
 	case errors.As(err, &connect) && errors.As(err, &pg) && (pg.Code == stateInvalidParameter || pg.Code == stateUndefinedObject):
-		return exit(exitRefused, fmt.Errorf("the role of the service is missing; run: ledgerd migrate up: %w", err))
+		return exit(exitRefused, fmt.Errorf("the sessions cannot have their role: %s; LEDGERD_DATABASE_ROLE names it, and ledgerd migrate up makes %s: %w", pg.Message, postgres.ServiceRole, err))
 	case errors.As(err, &connect) && errors.As(err, &pg) && pg.Code == stateNoPrivilege:
 		return exit(exitRefused, fmt.Errorf("the login may not work in the role of the service; run as the role's administrator: GRANT %s TO the login: %w", postgres.ServiceRole, err))
 	case postgres.Classify(err) == postgres.ClassSchema:

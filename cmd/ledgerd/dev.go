@@ -16,10 +16,17 @@ import (
 )
 
 type devCmd struct {
-	Data     string `type:"path" env:"LEDGERD_DATA" placeholder:"DIR" help:"Data folder, kept between runs. Default: /var/lib/ledgerd for root, else ~/.local/share/ledgerd."`
+	Data     string `type:"path" env:"LEDGERD_DATA" default:"" placeholder:"DIR" help:"Data folder, kept between runs. Default: /var/lib/ledgerd for root, else ~/.local/share/ledgerd."`
 	Listen   string `env:"LEDGERD_LISTEN" default:"127.0.0.1:8080" help:"Address to listen on."`
 	PGBin    string `name:"pg-bin" env:"LEDGERD_PG_BIN" placeholder:"DIR" help:"Folder with initdb and postgres. Default: what the system has."`
 	LogLevel string `env:"LEDGERD_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+}
+
+// Validate is called by the command line parser: what is wrong is said before
+// anything is made or started.
+func (c *devCmd) Validate() error {
+	_, err := c.config("postgres:///ledgerd", c.Listen)
+	return err
 }
 
 // Run starts the private PostgreSQL, applies the migrations and serves until
@@ -33,8 +40,10 @@ func (c *devCmd) Run(ctx context.Context, s *streams) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "PostgreSQL starts in %s\n", dir)
-	server, err := pgserver.Start(ctx, pgserver.Config{DataDir: dir, BinDir: c.PGBin})
+	server, err := pgserver.Start(ctx, pgserver.Config{
+		DataDir: dir, BinDir: c.PGBin,
+		Starting: func() { fmt.Fprintf(s.out, "PostgreSQL starts in %s\n", dir) },
+	})
 	if err != nil {
 		_ = l.Close()
 		return privateServerError(err)

@@ -162,6 +162,15 @@ func notOpen() *ledger.Refusal {
 	}
 }
 
+// writerPool returns the state of the writer's connections, nil before there is
+// a writer.
+func (g *gate) writerPool() *pgxpool.Stat {
+	if w := g.writer.Load(); w != nil {
+		return w.Stat()
+	}
+	return nil
+}
+
 // Ready implements httpapi.Health.
 func (g *gate) Ready(ctx context.Context) []httpapi.Check {
 	if g.closing.Load() {

@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ledgerd/ledgerd/client"
 	"github.com/ledgerd/ledgerd/internal/console"
 	"github.com/ledgerd/ledgerd/internal/importer"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
 // reportsMax is how many rows are reported one by one.
@@ -19,7 +21,7 @@ const reportsMax = 20
 
 // importCmd posts the operations of a CSV file through the API.
 type importCmd struct {
-	File        string        `arg:"" help:"The CSV file." type:"existingfile"`
+	File        string        `arg:"" help:"The CSV file."`
 	URL         string        `help:"Address of the service." default:"http://127.0.0.1:8080" env:"LEDGERD_URL"`
 	Concurrency int           `help:"How many accounts are worked on at the same time, 1 to 1024." default:"256"`
 	Open        bool          `help:"Open each account before its first row. Accounts that are open with the same attributes stay as they are."`
@@ -53,15 +55,48 @@ func (c *importCmd) Validate() error {
 	if !c.Open && (c.Currency != "" || c.Exponent != nil || c.MinBalance != 0) {
 		return fmt.Errorf("--currency, --exponent and --min-balance describe the accounts that --open opens; give --open too")
 	}
+	if c.Currency != "" {
+		if _, err := ledger.ParseCurrency(c.Currency); err != nil {
+			return fmt.Errorf("--currency: %w", err)
+		}
+	}
+	if c.Exponent != nil && (*c.Exponent < 0 || *c.Exponent > ledger.MaxExponent) {
+		return fmt.Errorf("--exponent must be 0 to %d", ledger.MaxExponent)
+	}
+	if least := int64(ledger.LowestMinBalance); c.MinBalance > 0 || c.MinBalance < least {
+		return fmt.Errorf("--min-balance must be %d to 0", least)
+	}
 	return nil
+}
+
+// open opens the file. A folder is told here: it can be opened, and not read.
+func (c *importCmd) open() (*os.File, error) {
+	file, err := os.Open(c.File)
+	var info os.FileInfo
+	if err == nil {
+		info, err = file.Stat()
+	}
+	if err == nil && info.IsDir() {
+		err = syscall.EISDIR
+	}
+	if err == nil {
+		return file, nil
+	}
+	if file != nil {
+		_ = file.Close()
+	}
+	if path := (*os.PathError)(nil); errors.As(err, &path) {
+		err = path.Err // the message names the file
+	}
+	return nil, exit(exitUsage, fmt.Errorf("%s cannot be read: %w", c.File, err))
 }
 
 // Run imports the file. When ctx ends it stops cleanly: what is under way gets
 // its answer, and the message says how to go on.
 func (c *importCmd) Run(ctx context.Context, s *streams) error {
-	file, err := os.Open(c.File)
+	file, err := c.open()
 	if err != nil {
-		return exit(exitUsage, err)
+		return err
 	}
 	defer file.Close()
 	service, err := client.New(c.URL, client.WithRetryFor(c.RetryFor))

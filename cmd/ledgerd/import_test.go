@@ -182,3 +182,39 @@ func TestImportSaysWhatDiffers(t *testing.T) {
 		t.Errorf("no file: exit code %d\n%s", code, out)
 	}
 }
+
+// An account that is open otherwise is refused with the attribute that differs.
+func TestImportSaysWhatTheAccountHas(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t)
+	b.lossy()
+	n := serve(t, b)
+	for id, body := range map[string]string{
+		"euro":  `{"currency":"EUR","min_balance":-500}`,
+		"ruled": `{"currency":"CZK","fencing":{"required":true},"metadata":{"owner":"c-1"}}`,
+		"moved": `{"currency":"CZK","min_balance":-500}`,
+	} {
+		n.do("PUT", "/v1/accounts/"+id, body)
+	}
+	n.do("PATCH", "/v1/accounts/moved", `{"min_balance":0}`)
+	file := filepath.Join(t.TempDir(), "rows.csv")
+	rows := "idempotency_key,account_id,effective_at,direction,amount\n1,euro,,credit,5\n1,ruled,,credit,5\n1,moved,,credit,5\n"
+	if err := os.WriteFile(file, []byte(rows), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out := importInto(t.Context(), n, file, "--open", "--currency=CZK", "--exponent=3")
+	if code != exitDifferences {
+		t.Errorf("exit code %d", code)
+	}
+	for _, says := range []string{
+		"The account exists, with currency EUR, not CZK; exponent 2, not 3; min_balance -500, not 0.",
+		"exponent 2, not 3; fencing tokens of source lease, required: true; metadata, and none was asked for.",
+	} {
+		if !strings.Contains(out, says) {
+			t.Errorf("no %q in\n%s", says, out)
+		}
+	}
+	if _, out = importInto(t.Context(), n, file, "--open", "--currency=CZK"); !strings.Contains(out, "min_balance 0 now; it was opened with others.") {
+		t.Errorf("what was changed since is not said:\n%s", out)
+	}
+}

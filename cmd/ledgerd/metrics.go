@@ -20,14 +20,15 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// poolCollector exports the numbers of connection pools, by the pool's name.
+// poolCollector exports the numbers of connection pools, by the pool's name. A
+// pool that is not there yet returns nil.
 type poolCollector struct {
-	pools map[string]*pgxpool.Pool
+	pools map[string]func() *pgxpool.Stat
 
 	connections, limit, acquires, waits, waitSeconds, opened *prometheus.Desc
 }
 
-func newPoolCollector(pools map[string]*pgxpool.Pool) *poolCollector {
+func newPoolCollector(pools map[string]func() *pgxpool.Stat) *poolCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("ledgerd_pool_"+name, help, append([]string{"pool"}, labels...), nil)
 	}
@@ -51,8 +52,11 @@ func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
-	for name, pool := range c.pools {
-		s := pool.Stat()
+	for name, stat := range c.pools {
+		s := stat()
+		if s == nil {
+			continue
+		}
 		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{name}, labels...)...)
 		}

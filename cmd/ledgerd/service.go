@@ -63,9 +63,6 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 		s.closePools()
 		return nil, exit(exitUsage, err)
 	}
-	s.registry.MustRegister(newPoolCollector(map[string]*pgxpool.Pool{
-		"checks": s.checks, "reads": s.reads, "projection": s.shards, "leases": s.leasing,
-	}))
 	var err error
 	if s.projector, err = projection.New(s.shards, projection.Config{
 		Process:     processName(),
@@ -81,6 +78,10 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 		return postgres.Open(s.postgresConfig("verify", verifyConns))
 	}, log)
 	s.gate.pool = s.checks
+	s.registry.MustRegister(newPoolCollector(map[string]func() *pgxpool.Stat{
+		"checks": s.checks.Stat, "reads": s.reads.Stat, "projection": s.shards.Stat, "leases": s.leasing.Stat,
+		"writer": s.gate.writerPool,
+	}))
 	reader := reads{ledger.NewReader(s.reads)}
 	s.rejections = lease.NewRejectionLog(s.leasing, s.registry, log)
 	grants := lease.NewGrants(s.leasing)
@@ -92,9 +93,10 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 		Verifications: s.verifications,
 		AccountLeases: accountLeases{lease.NewAccounts(grants, ledgerForLeases{reader, s.gate})},
 		NamedLeases:   named, LeaseAdmin: named,
-		Fencing:     fencingLog{s.rejections},
-		Unavailable: unavailable,
-		Registry:    s.registry, Timeout: cfg.RequestTimeout, Logger: log,
+		Fencing:       fencingLog{s.rejections},
+		Unavailable:   unavailable,
+		ItemsInFlight: max(1, cfg.QueueMax/2),
+		Registry:      s.registry, Timeout: cfg.RequestTimeout, Logger: log,
 	})
 	if err != nil {
 		s.closePools()
@@ -240,17 +242,20 @@ func (s *service) drain(ctx context.Context) error {
 	s.gate.closing.Store(true)
 	s.log.Info("shutting down")
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ShutdownTimeout)
+	httpCtx, cancel := context.WithTimeout(ctx, s.cfg.ShutdownTimeout)
 	defer cancel()
-	err := s.http.Shutdown(ctx)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("end the requests under way: %w", err), s.http.Close())
+	if err := s.http.Shutdown(httpCtx); err != nil {
+		// A client that neither sends nor reads has no say in how we end.
+		s.log.Warn("requests that did not end are cut", "error", errors.Join(err, s.http.Close()))
 	}
 	if w := s.gate.writer.Load(); w != nil {
-		if closeErr := w.Close(ctx); closeErr != nil {
-			err = errors.Join(err, fmt.Errorf("drain the writer: %w", closeErr))
+		// On a time of its own: what is inside has at most its deadline to go.
+		writerCtx, cancel := context.WithTimeout(ctx, s.cfg.WriteDeadline+time.Second)
+		defer cancel()
+		if err := w.Close(writerCtx); err != nil {
+			return fmt.Errorf("drain the writer: %w", err)
 		}
 	}
 	s.log.Info("drained", "took", time.Since(begun))
-	return err
+	return nil
 }

@@ -48,9 +48,11 @@ func (s *server) applyBatch(x *exchange, r *http.Request) error {
 // applyItems answers a batch in one JSON body. Nothing is started before the
 // whole body is known to be JSON.
 func (s *server) applyItems(x *exchange, r *http.Request) error {
-	controller := http.NewResponseController(x)
-	_ = controller.SetReadDeadline(time.Now().Add(batchReadTime)) // not every server has deadlines
-	body, err := readBatch(r)
+	arriving := &streamBody{body: r.Body, controller: http.NewResponseController(x),
+		stopping: stoppingOf(r.Context()), until: time.Now().Add(batchReadTime)}
+	arriving.watch(r.Context())
+	body, err := readBatch(r.ContentLength, arriving)
+	arriving.close()
 	if err != nil {
 		return err
 	}
@@ -74,17 +76,18 @@ func (s *server) applyItems(x *exchange, r *http.Request) error {
 	return nil
 }
 
-func readBatch(r *http.Request) ([]byte, error) {
+// readBatch reads the body. What it takes in memory follows what has arrived,
+// not what the client says will come.
+func readBatch(length int64, r io.Reader) ([]byte, error) {
 	tooLarge := &problem{code: codeRequestTooLarge, detail: "A batch has at most 8 MiB; send a longer one as application/x-ndjson."}
-	if r.ContentLength > batchBytesMax {
+	if length > batchBytesMax {
 		return nil, tooLarge
 	}
 	var body bytes.Buffer
-	if r.ContentLength > 0 {
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	_, err := body.ReadFrom(io.LimitReader(r.Body, batchBytesMax+1))
+	_, err := body.ReadFrom(io.LimitReader(r, batchBytesMax+1))
 	switch {
+	case errors.Is(err, errStopping):
+		return nil, &problem{code: ledger.CodeUnavailable, detail: "The service shuts down. Repeat the request as it is.", cause: err}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &problem{code: ledger.CodeUnavailable, detail: "The body did not arrive in time.", cause: err}
 	case err != nil:

@@ -133,17 +133,18 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		x.set("X-Request-Id", x.id)
 		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
 		defer cancel()
-		err := s.call(h, x, r.WithContext(ctx))
 		var p *problem
-		if err != nil {
+		defer func() { // also when the connection is cut by a panic
+			took := time.Since(begun)
+			m.observe(x.status, took)
+			s.log(r, x, pattern, p, took)
+		}()
+		if err := s.call(h, x, r.WithContext(ctx)); err != nil {
 			p = s.asProblem(err)
 			x.sendProblem(p)
 			s.noteRejection(x, p)
 			s.metrics.refusals.WithLabelValues(string(p.code)).Inc()
 		}
-		took := time.Since(begun)
-		m.observe(x.status, took)
-		s.log(r, x, pattern, p, took)
 		if cap(x.buf) <= pooledBytesMax {
 			*x.pooled = x.buf
 			s.buffers.Put(x.pooled)
@@ -173,10 +174,12 @@ func (s *server) call(h handler, x *exchange, r *http.Request) (err error) {
 }
 
 // log writes the one line of a request: successes at debug, refusals at info,
-// faults at error.
+// what could not be done for now at warn, faults of the service at error.
 func (s *server) log(r *http.Request, x *exchange, pattern string, p *problem, took time.Duration) {
 	level := slog.LevelDebug
 	switch {
+	case x.status == http.StatusServiceUnavailable:
+		level = slog.LevelWarn
 	case x.status >= 500:
 		level = slog.LevelError
 	case x.status >= 400:

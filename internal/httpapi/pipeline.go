@@ -28,6 +28,9 @@ const (
 	flushBytes = 32 << 10
 	// quietMax is how long one side of a stream may neither send nor read.
 	quietMax = 5 * time.Minute
+	// partingMax is how long a client may still take to read when the service
+	// shuts down.
+	partingMax = 3 * time.Second
 	// faultsLoggedMax is how many items of a request that met a fault of the
 	// service are logged one by one.
 	faultsLoggedMax = 10
@@ -62,6 +65,8 @@ type pipeline struct {
 	// halt makes a next that waits for the client return; nil when it does not
 	// wait.
 	halt func()
+	// stopping is closed when the service shuts down.
+	stopping <-chan struct{}
 
 	controller *http.ResponseController
 	// opening and closing stand around all results, separator between two and
@@ -79,6 +84,7 @@ func newPipeline(s *server, x *exchange, next func() ([]byte, error)) *pipeline 
 		s: s, x: x, next: next,
 		items:      make(chan started, itemsInFlight),
 		room:       semaphore.NewWeighted(legsInFlight),
+		stopping:   stoppingOf(x.base),
 		controller: http.NewResponseController(x),
 		out:        make([]byte, 0, flushBytes+4<<10),
 	}
@@ -138,6 +144,9 @@ func (p *pipeline) feed() (err error) {
 		if err := p.room.Acquire(p.ctx, it.weight); err != nil {
 			return err
 		}
+		if err := p.s.items.Acquire(p.ctx, 1); err != nil {
+			return err
+		}
 		if it.refusal == nil {
 			it.begun = time.Now()
 			it.pending = p.start(it.op)
@@ -145,6 +154,7 @@ func (p *pipeline) feed() (err error) {
 		select {
 		case p.items <- it:
 		case <-p.ctx.Done():
+			p.s.items.Release(1)
 			return p.ctx.Err()
 		}
 	}
@@ -195,6 +205,7 @@ func (p *pipeline) answer() {
 		p.out = append(p.appendResult(p.out, &it), p.terminator...)
 		p.results++
 		p.room.Release(it.weight)
+		p.s.items.Release(1)
 		if len(p.out) >= flushBytes {
 			p.write()
 		}
@@ -219,7 +230,13 @@ func (p *pipeline) write() {
 		return
 	}
 	if p.broken == nil {
-		_ = p.controller.SetWriteDeadline(time.Now().Add(quietMax)) // not every server has deadlines
+		patience := quietMax
+		select {
+		case <-p.stopping:
+			patience = partingMax
+		default:
+		}
+		_ = p.controller.SetWriteDeadline(time.Now().Add(patience)) // not every server has deadlines
 		_, p.broken = p.x.Write(p.out)
 		if p.broken == nil && p.flushes {
 			p.broken = p.controller.Flush()

@@ -19,10 +19,14 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/semaphore"
 )
 
 // DefaultTimeout is how long a request may take when Config.Timeout is zero.
 const DefaultTimeout = 10 * time.Second
+
+// DefaultItemsInFlight is used when Config.ItemsInFlight is zero.
+const DefaultItemsInFlight = 4096
 
 // Config is what the HTTP interface needs from the rest of the program. All but
 // Timeout and Logger are required.
@@ -47,6 +51,10 @@ type Config struct {
 	// Registry receives the metrics of the requests, and /metrics shows
 	// everything that is in it.
 	Registry *prometheus.Registry
+	// ItemsInFlight bounds the items of all batches and streams together that
+	// are started and not answered; DefaultItemsInFlight when zero. Half of what
+	// the writer's queue holds leaves the other half to single calls.
+	ItemsInFlight int
 	// Timeout is the deadline of every request; DefaultTimeout when zero. It
 	// has to be longer than the writer's own, which tells more.
 	Timeout time.Duration
@@ -82,6 +90,9 @@ type server struct {
 	idPrefix string
 	requests atomic.Uint64
 
+	// items has room for the items of all batches and streams.
+	items *semaphore.Weighted
+
 	// decoders holds *decoder, buffers *[]byte; both only save allocations.
 	decoders sync.Pool
 	buffers  sync.Pool
@@ -107,6 +118,7 @@ func New(cfg Config) (http.Handler, error) {
 		logger:      cfg.Logger,
 		timeout:     cmp.Or(cfg.Timeout, DefaultTimeout),
 		mux:         chi.NewRouter(),
+		items:       semaphore.NewWeighted(int64(cmp.Or(cfg.ItemsInFlight, DefaultItemsInFlight))),
 		times:       timesInMicroseconds(),
 		idPrefix:    strings.ToLower(rand.Text()[:8]) + "-",
 	}

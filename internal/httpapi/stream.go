@@ -50,6 +50,7 @@ type streamBody struct {
 	body       io.Reader
 	controller *http.ResponseController
 	stopping   <-chan struct{} // nil when the server is not one of NewHTTPServer
+	until      time.Time       // when all of it must be there; zero for a stream
 	stopWatch  context.CancelFunc
 	watched    chan struct{}
 }
@@ -58,13 +59,24 @@ type streamBody struct {
 func (s *streamBody) Read(b []byte) (int, error) {
 	// First the deadline, then the question: watch does it the other way round,
 	// so none of its deadlines is lost.
-	_ = s.controller.SetReadDeadline(time.Now().Add(quietMax)) // not every server has deadlines
+	until := s.until
+	if until.IsZero() {
+		until = time.Now().Add(quietMax)
+	}
+	_ = s.controller.SetReadDeadline(until) // not every server has deadlines
 	select {
 	case <-s.stopping:
 		return 0, errStopping
 	default:
 	}
 	n, err := s.body.Read(b)
+	select {
+	case <-s.stopping:
+		if err != nil && err != io.EOF {
+			return n, errStopping
+		}
+	default:
+	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("read the stream: %w", err)
 	}
@@ -81,6 +93,7 @@ func (s *streamBody) watch(ctx context.Context) {
 		case <-ctx.Done():
 		case <-s.stopping:
 			s.halt()
+			_ = s.controller.SetWriteDeadline(time.Now().Add(partingMax))
 		}
 	}()
 }

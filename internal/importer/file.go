@@ -84,6 +84,7 @@ func check(r io.Reader, opening *client.Opening) (rows int64, err error) {
 		return 0, &faults
 	}
 	seen := map[[16]byte]int{}
+	var noCurrency, firstWithout int // rows without one, and the line of the first
 	for {
 		rw, err := rd.next()
 		if err == io.EOF {
@@ -104,8 +105,13 @@ func check(r io.Reader, opening *client.Opening) (rows int64, err error) {
 		}
 		seen[rw.identity()] = rw.line
 		if opening != nil && opening.Currency == "" && rw.op.Currency == "" {
-			faults.add(rw.line, errors.New("there is no currency to open the account with; give --currency"))
+			if noCurrency++; noCurrency == 1 {
+				firstWithout = rw.line
+			}
 		}
+	}
+	if noCurrency > 0 {
+		faults.add(firstWithout, fmt.Errorf("there is no currency to open the account with (rows without one: %d); give --currency", noCurrency))
 	}
 	if len(faults.Faults) > 0 {
 		return 0, &faults

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -110,6 +111,15 @@ func TestOpeningNeedsACurrency(t *testing.T) {
 	_, err := check(strings.NewReader(file), &client.Opening{})
 	if err == nil || !strings.HasPrefix(err.Error(), "line 3: there is no currency") {
 		t.Errorf("error %v", err)
+	}
+	// A file without that column has one thing wrong with it, not one a row.
+	file = "idempotency_key,account_id,effective_at,direction,amount\n" + strings.Repeat("k,a,,credit,1\n", 30)
+	for i := range 30 {
+		file = strings.Replace(file, "k,", fmt.Sprintf("key-%d,", i), 1)
+	}
+	_, err = check(strings.NewReader(file), &client.Opening{})
+	if want := "line 2: there is no currency to open the account with (rows without one: 30); give --currency"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
 	}
 }
 

@@ -314,6 +314,9 @@ func (im *importer) open(ctx context.Context, l *lane, rw *row) error {
 		opening.Currency = rw.op.Currency
 	}
 	_, isNew, err := im.cfg.Client.OpenAccount(ctx, l.accountID, opening)
+	if p := (*client.Problem)(nil); errors.As(err, &p) && p.Code == client.CodeAccountExists {
+		return im.compare(ctx, l.accountID, &opening, p)
+	}
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func checkOwner(pgdata string) error {
 	if !ok || uid == os.Geteuid() {
 		return nil
 	}
-	return fmt.Errorf("%s belongs to user id %d, not to you (%d); run as that user or as root, or choose another folder",
+	return folder(filepath.Dir(pgdata)).notUsable("%s belongs to user id %d, not to you (%d); run as that user or as root, or choose another folder",
 		pgdata, uid, os.Geteuid())
 }
 

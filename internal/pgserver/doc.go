@@ -20,6 +20,8 @@
 //   - At most one process owns a data folder: SecondInstanceIsRefused.
 //   - The server does not outlive its owner, however that ends:
 //     KilledOwnerLeavesNoOrphan.
+//   - A folder with anything else in it is refused and left as it is:
+//     FolderWithOtherThingsIsRefusedAndKept.
 //   - A crash during the set-up leaves nothing that a later start takes for a
 //     cluster: HalfMadeClusterIsMadeAgain.
 package pgserver

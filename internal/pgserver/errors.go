@@ -21,6 +21,10 @@ var (
 	// PostgreSQL server already runs on it.
 	ErrRunning = errors.New("the data folder is in use")
 
+	// ErrNotUsable says that the data folder cannot be one: it holds something
+	// else, it is a file, or this user may not use it. Nothing was changed.
+	ErrNotUsable = errors.New("cannot be the data folder")
+
 	// ErrStopped is the cause of an operation on a server that has ended.
 	ErrStopped = errors.New("the private PostgreSQL has ended")
 )

@@ -16,6 +16,7 @@ import (
 func TestOtherMajorVersionIsRefusedAndKept(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
+	markOurs(t, dir)
 	pgdata := filepath.Join(dir, "pgdata")
 	fatal(t, os.Mkdir(pgdata, 0o700))
 	for name, text := range map[string]string{"PG_VERSION": "14\n", "money": "all of it"} {
@@ -39,6 +40,7 @@ func TestOtherMajorVersionIsRefusedAndKept(t *testing.T) {
 func TestHalfMadeClusterIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
+	markOurs(t, dir)
 	fatal(t, os.MkdirAll(filepath.Join(dir, "pgdata.init", "base"), 0o700))
 	fatal(t, os.WriteFile(filepath.Join(dir, "pgdata.init", "PG_VERSION"), []byte("15\n"), 0o600))
 	query(t, start(t, config(dir)), "SELECT 'whole'")
@@ -83,7 +85,7 @@ func TestClusterGivenAsDataFolderIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := clusterDir(t)
 	pgdata := filepath.Join(dir, "pgdata")
-	if _, err := Start(t.Context(), config(pgdata)); err == nil || !strings.Contains(err.Error(), "folder above") {
+	if _, err := Start(t.Context(), config(pgdata)); !errors.Is(err, ErrNotUsable) || !strings.Contains(err.Error(), "folder above") {
 		t.Errorf("Start on pgdata: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(pgdata, "ledgerd.lock")); !errors.Is(err, os.ErrNotExist) {

@@ -22,8 +22,8 @@ func (f folder) pgdata() string { return filepath.Join(string(f), "pgdata") }
 func (f folder) init() string   { return filepath.Join(string(f), "pgdata.init") }
 func (f folder) log() string    { return filepath.Join(string(f), "postgres.log") }
 
-// openFolder makes the path absolute and refuses a folder that is itself a
-// cluster: the ledger's data folder is the one above it.
+// openFolder makes the path absolute and refuses a folder that is not one of
+// ours, also one that is itself a cluster: the data folder is the one above it.
 func openFolder(path string) (folder, error) {
 	if path == "" {
 		return "", errors.New("no data folder given")
@@ -33,9 +33,9 @@ func openFolder(path string) (folder, error) {
 		return "", fmt.Errorf("find the data folder: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(abs, "PG_VERSION")); err == nil {
-		return "", fmt.Errorf("%s is a PostgreSQL cluster; give the folder above it (or another one) as data folder", abs)
+		return "", folder(abs).notUsable("it is a PostgreSQL cluster; give the folder above it, or another one")
 	}
-	return folder(abs), nil
+	return folder(abs), folder(abs).check()
 }
 
 // create makes the folder. For root it is opened for passing through, because
@@ -45,7 +45,7 @@ func (f folder) create() error {
 		return nil
 	}
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
-		return fmt.Errorf("create the data folder: %w", err)
+		return f.notUsable("it cannot be created (%w); choose a place where you may write", err)
 	}
 	if os.Geteuid() == 0 {
 		if err := os.Chmod(string(f), 0o711); err != nil { // #nosec G302: pass through only
@@ -58,9 +58,9 @@ func (f folder) create() error {
 // lock takes the folder for this process until the file is closed, also by the
 // end of the process. The error is ErrRunning when another one has it.
 func (f folder) lock() (*os.File, error) {
-	file, err := os.OpenFile(filepath.Join(string(f), "ledgerd.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(filepath.Join(string(f), lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open the lock of the data folder: %w", err)
+		return nil, f.notUsable("its lock cannot be opened (%w); run as the user that made the folder or as root, or choose another folder", err)
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		owner := make([]byte, 20)

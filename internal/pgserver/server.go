@@ -47,6 +47,10 @@ type Config struct {
 	// Settings are extra server settings, such as "max_connections": "300".
 	Settings map[string]string
 
+	// Starting, when set, is called once the folder and the programs are found
+	// right, before the cluster is made and PostgreSQL is started.
+	Starting func()
+
 	// Temporary makes a fast server for tests: no fsync, and DataDir is
 	// removed by Stop and also when this process is killed. Start refuses a
 	// temporary server in a folder that already has a cluster.
@@ -77,7 +81,7 @@ type Server struct {
 // connections; a missing cluster is made first. The server ends with Stop, and
 // also when this process dies. ctx limits the start alone.
 //
-// Errors: ErrRunning when the folder is in use, ErrNoBinaries, *MajorError
+// Errors: ErrRunning when the folder is in use, ErrNotUsable, ErrNoBinaries, *MajorError
 // when the cluster needs another version, *AccessError when the user who must
 // run PostgreSQL cannot reach the folder.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
@@ -129,6 +133,9 @@ func startLocked(ctx context.Context, cfg Config, f folder) (*Server, error) {
 		if err := as.canEnter(ctx, dir); err != nil {
 			return nil, err
 		}
+	}
+	if cfg.Starting != nil {
+		cfg.Starting()
 	}
 	if cluster == 0 {
 		if err := f.initdb(ctx, bin, as, !cfg.Temporary); err != nil {

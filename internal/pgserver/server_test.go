@@ -63,7 +63,14 @@ func clusterDir(t *testing.T, sub ...string) string {
 	if out, err := exec.Command("cp", "-Rp", filepath.Join(prepared.dir, "pgdata"), dir).CombinedOutput(); err != nil {
 		t.Fatalf("copy the prepared cluster: %v\n%s", err, out)
 	}
+	markOurs(t, dir)
 	return dir
+}
+
+// markOurs leaves in a folder what every start makes first.
+func markOurs(t *testing.T, dir string) {
+	t.Helper()
+	fatal(t, os.WriteFile(filepath.Join(dir, "ledgerd.lock"), nil, 0o600))
 }
 
 // child starts a server, prints its process id, and stops it when its standard
@@ -122,6 +129,10 @@ func readableCopy(t *testing.T) string {
 	binary, err := os.ReadFile(self)
 	fatal(t, err)
 	path := filepath.Join(openDir(t), "pgserver.test")
+	// A child that is forked meanwhile would keep the file open for writing, and
+	// nobody can run it then.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	fatal(t, os.WriteFile(path, binary, 0o755))
 	return path
 }

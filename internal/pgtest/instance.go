@@ -205,6 +205,10 @@ func (i *Instance) Standby(t testing.TB, settings ...string) *Instance {
 	standby := newInstance(t)
 	i.Stop(t)
 	copyTree(t, i.DataDir(), standby.DataDir())
+	// Without the lock beside it pgserver takes the copy for a stranger's cluster.
+	if err := os.WriteFile(filepath.Join(standby.cfg.DataDir, "ledgerd.lock"), nil, 0o600); err != nil {
+		t.Fatalf("pgtest: mark the standby's folder: %v", err)
+	}
 	i.Start(t)
 	config, err := pgx.ParseConfig(i.URL)
 	if err != nil {

@@ -21,9 +21,12 @@
 //     write; a difference stops that account alone, is counted and alarms:
 //     TestBadAccountParksAlone, TestChangedRowIsFoundBySweep.
 //   - Nobody else's lock or open transaction stops other accounts:
-//     TestLockedRowDoesNotStopItsNeighbours, TestIdleTransactionDoesNotStallOthers.
+//     TestLockedRowDoesNotStopItsNeighbours, TestLockedRowDoesNotStopARebuild,
+//     TestIdleTransactionDoesNotStallOthers.
 //   - Whatever the discovery of new entries misses is found by the sweep:
 //     TestLostHintsAndLostPositionsAreSwept, TestTailAsksForWhatItMissed.
+//   - What waits is bounded, and nothing is forgotten for it: TestSweepWaitsForRoom,
+//     TestTailWaitsForRoom, TestTailRemembersNoMoreOfAGapThanItKeeps.
 //   - A rebuild goes on beside traffic, never takes a row back behind a live
 //     write, and never changes an entry: TestRebuildUnderLoad,
 //     TestReplayLeavesDamagedChainsAlone, TestGuardsOfRewrite.

@@ -196,6 +196,40 @@ func TestReplayLeavesDamagedChainsAlone(t *testing.T) {
 	f.damage(`update entries set amount = 5 where account_id = 'A' and seq = 2`)
 }
 
+// TestDamagedChainStaysParked: entries behind the damage fit the balance row, and
+// still the alarm does not end before a rebuild has found the chain right.
+func TestDamagedChainStaysParked(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	// The others are in the shard of A, so that their sweeps are its sweeps.
+	ids := []ledger.AccountID{"A"}
+	for i := 0; len(ids) < 4; i++ {
+		if id := ledger.AccountID(fmt.Sprintf("sweep-%d", i)); id.Shard() == ids[0].Shard() {
+			ids = append(ids, id)
+		}
+	}
+	f.open(ids...)
+	f.credit("A", 5)
+	p := f.projector(func(c *Config) { c.SweepEvery = 10 * time.Millisecond })
+	f.run(p)
+	f.caughtUp()
+	f.damage(`update entries set amount = 6 where account_id = 'A' and seq = 2`)
+	if r, err := Replay(t.Context(), f.pool, config(), "command", nil); err != nil || r.Damaged != 1 {
+		t.Fatalf("the replay is %+v, %v", r, err)
+	}
+	f.credit("A", 1)
+	for i, id := range ids[1:] { // each is found by one more sweep
+		f.damage(`update balances set balance = 1 where account_id = $1`, id)
+		f.eventually("the sweep parks "+string(id), func() bool { return value(p.worker.metrics.parked) == float64(i+2) })
+	}
+	f.damage(`update entries set amount = 5 where account_id = 'A' and seq = 2`)
+	if r, err := Replay(t.Context(), f.pool, config(), "command", nil); err != nil || r.Damaged != 0 {
+		t.Fatalf("the replay is %+v, %v", r, err)
+	}
+	f.eventually("nothing is parked", func() bool { return value(p.worker.metrics.parked) == 0 })
+	f.caughtUp()
+}
+
 // TestReplayJoinsALiveService: with a process there, the command takes no shard.
 func TestReplayJoinsALiveService(t *testing.T) {
 	t.Parallel()

@@ -230,6 +230,9 @@ func (w *worker) settleReplay(s *shard, r *replay, t *tally) {
 	case r.bad != nil:
 		t.damaged++
 		w.park(s, r.fold, true, "%v", r.bad)
+		p := s.parked[r.accountID]
+		p.damaged = true
+		s.parked[r.accountID] = p
 	case r.drifted || r.seen == nil:
 		t.repaired++
 		w.metrics.drift.Inc()

@@ -20,7 +20,9 @@ type shard struct {
 	writes int64
 	// over is closed when the database refused a write, or when the write
 	// numbers run out: the term is given up.
-	over    chan struct{}
+	over chan struct{}
+	// pending has the accounts whose entries are to be read from their balance
+	// row on.
 	pending backlog
 	// attempts counts the writes of an account that were refused although its
 	// row looks as it should, since the last one that took effect.
@@ -40,6 +42,10 @@ type shard struct {
 
 // parked is an account that is left alone until a sweep tries it again.
 type parked struct {
+	// damaged is true when a rebuild found its entries contradicting each other:
+	// only a rebuild that finds them right ends that. Later entries may well fit
+	// the row, and would end the alarm.
+	damaged  bool
 	since    time.Time
 	lag      int64 // entries, as far as known
 	oldest   time.Time

@@ -150,7 +150,7 @@ func (w *worker) takeUp(s *shard, page []comparison) bool {
 		switch {
 		case !c.hasRow || c.row.appliedSeq < c.head.seq:
 			if p, ok := s.parked[c.accountID]; ok {
-				p.lag, p.retrying = int64(c.head.seq-c.row.appliedSeq), time.Since(p.since) >= w.cfg.SweepEvery
+				p.lag, p.retrying = int64(c.head.seq-c.row.appliedSeq), !p.damaged && time.Since(p.since) >= w.cfg.SweepEvery
 				s.parked[c.accountID] = p
 				s.changed = true
 				if !p.retrying {
@@ -164,7 +164,7 @@ func (w *worker) takeUp(s *shard, page []comparison) bool {
 		case c.row.balance != c.head.balance || c.row.held != c.head.held:
 			w.park(s, c.asFold(), true, "the balance row has balance %d and held %d at seq %d; the entry says %d and %d",
 				c.row.balance, c.row.held, c.head.seq, c.head.balance, c.head.held)
-		default:
+		case !s.parked[c.accountID].damaged:
 			w.unpark(s, c.accountID)
 		}
 	}
