@@ -111,8 +111,27 @@ const quoteMark = "\x00"
 
 func (e *example) checkCall(t *testing.T, n *node) {
 	t.Helper()
-	method, path, body := http.MethodGet, "", ""
-	var headers []string
+	method, path, body, headers := e.request(n)
+	if method == http.MethodGet {
+		awaitProjected(t, n, "wallet-81", 3) // a person types more slowly than that
+	}
+	a := n.do(method, path, body, headers...)
+	var want, got any
+	if err := json.Unmarshal([]byte(e.want), &want); err != nil {
+		t.Errorf("the README shows for %s %s what is not JSON: %v", method, path, err)
+		return
+	}
+	if err := json.Unmarshal(a.body, &got); err != nil {
+		t.Fatal(err)
+	}
+	if want, got := normal(want), normal(got); !reflect.DeepEqual(want, got) {
+		t.Errorf("%s %s: the README shows\n%v\nthe answer is\n%v", method, path, want, got)
+	}
+}
+
+// request reads what a curl command sends to the node.
+func (e *example) request(n *node) (method, path, body string, headers []string) {
+	method = http.MethodGet
 	for i := 1; i < len(e.words); i++ {
 		next := func() string {
 			i++
@@ -130,21 +149,7 @@ func (e *example) checkCall(t *testing.T, n *node) {
 			path = strings.TrimPrefix(e.words[i], n.url)
 		}
 	}
-	if method == http.MethodGet {
-		awaitProjected(t, n, "wallet-81", 3) // a person types more slowly than that
-	}
-	a := n.do(method, path, body, headers...)
-	var want, got any
-	if err := json.Unmarshal([]byte(e.want), &want); err != nil {
-		t.Errorf("the README shows for %s %s what is not JSON: %v", method, path, err)
-		return
-	}
-	if err := json.Unmarshal(a.body, &got); err != nil {
-		t.Fatal(err)
-	}
-	if want, got := normal(want), normal(got); !reflect.DeepEqual(want, got) {
-		t.Errorf("%s %s: the README shows\n%v\nthe answer is\n%v", method, path, want, got)
-	}
+	return method, path, body, headers
 }
 
 // varying are the forms of what differs from run to run.

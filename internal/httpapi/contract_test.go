@@ -130,3 +130,22 @@ func TestPageIsCurrent(t *testing.T) {
 		}
 	}
 }
+
+// The examples of the page have the address that the page was asked for at, and
+// nothing else that a client sends.
+func TestPageShowsItsOwnAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ host, proto, want string }{
+		{"ledger.example:8443", "", "http://ledger.example:8443"},
+		{"ledger.example", "https", "https://ledger.example"},
+		{"[::1]:8080", "gopher", "http://[::1]:8080"},
+		{"", "", docsAddress},
+		{"a<b", "", docsAddress},
+		{"a';rm", "https", docsAddress},
+	} {
+		r := &http.Request{Host: c.host, Header: http.Header{"X-Forwarded-Proto": {c.proto}}}
+		if got := addressOf(r); got != c.want {
+			t.Errorf("host %q, protocol %q: %s, want %s", c.host, c.proto, got, c.want)
+		}
+	}
+}

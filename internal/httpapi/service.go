@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/ledgerd/ledgerd"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -79,8 +81,30 @@ func getAPIDescription(x *exchange, _ *http.Request) error {
 	return nil
 }
 
-func getDocs(x *exchange, _ *http.Request) error {
+func getDocs(x *exchange, r *http.Request) error {
 	x.set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	x.send(http.StatusOK, "text/html; charset=utf-8", docsPage)
+	x.send(http.StatusOK, "text/html; charset=utf-8", bytes.ReplaceAll(docsPage, []byte(docsAddress), []byte(addressOf(r))))
 	return nil
+}
+
+// docsAddress is the address of the service in the examples of docsPage.
+const docsAddress = "http://127.0.0.1:8080"
+
+// addressOf is the address that the request was sent to, as far as the service
+// and the proxy before it say; docsAddress when it could be anything else, so
+// that nothing a client sends becomes a part of a page.
+func addressOf(r *http.Request) string {
+	scheme := "http"
+	if r.Header.Get("X-Forwarded-Proto") == "https" {
+		scheme = "https"
+	}
+	for _, c := range r.Host {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune("-.:[]", c) {
+			return docsAddress
+		}
+	}
+	if r.Host == "" {
+		return docsAddress
+	}
+	return scheme + "://" + r.Host
 }

@@ -1,6 +1,9 @@
 package ledger
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Finding is one way in which a chain is not what it must be.
 type Finding struct {
@@ -119,7 +122,7 @@ func (a *Auditor) checkState(e *Entry, report reporter) {
 		return
 	}
 	if e.After != want {
-		report(RuleState, "state after the entry is %+v, expected %+v", e.After, want)
+		report(RuleState, "after %s with amount %d: %s", e.Kind, e.Amount, stateDifference(before, e.After, want))
 	}
 	if before.Status != Active && e.Kind == KindDebit || before.Status == Closed && e.Kind == KindCredit {
 		report(RuleState, "%s on an account that is %s", e.Kind, before.Status)
@@ -130,6 +133,26 @@ func (a *Auditor) checkState(e *Entry, report reporter) {
 	if b := e.After.Balance; b > MaxAmount || b < -MaxAmount || e.After.Available() > MaxAmount {
 		report(RuleState, "balance %d or available %d is out of range", b, e.After.Available())
 	}
+}
+
+// stateDifference names what is not as expected after an entry.
+func stateDifference(before, after, want State) string {
+	var found []string
+	for _, f := range []struct {
+		name                string
+		before, after, want any
+	}{
+		{"balance", before.Balance, after.Balance, want.Balance},
+		{"held", before.Held, after.Held, want.Held},
+		{"min_balance", before.MinBalance, after.MinBalance, want.MinBalance},
+		{"status", before.Status, after.Status, want.Status},
+		{"fencing", before.Fencing, after.Fencing, want.Fencing},
+	} {
+		if f.after != f.want {
+			found = append(found, fmt.Sprintf("%s %v before it, %v after it, expected %v", f.name, f.before, f.after, f.want))
+		}
+	}
+	return strings.Join(found, "; ")
 }
 
 func (a *Auditor) checkFence(e *Entry, report reporter) {

@@ -249,3 +249,24 @@ func TestAuditorFindsEveryChangedField(t *testing.T) {
 		}
 	})
 }
+
+// What is wrong with a state is said in words, field by field.
+func TestFindingOfAStateNamesTheFields(t *testing.T) {
+	t.Parallel()
+	chain := healthyChain(t)
+	chain[2].After.Balance, chain[2].After.Held, chain[2].After.Fencing.Required = 75, 5, true
+	a := NewAuditor("A")
+	var found []string
+	for i := range chain[:3] {
+		for _, f := range a.Add(&chain[i]) {
+			if f.Rule == RuleState {
+				found = append(found, f.Detail)
+			}
+		}
+	}
+	want := "after debit with amount 30: balance 100 before it, 75 after it, expected 70; held 0 before it, 5 after it, expected 0; " +
+		"fencing lease before it, lease_required after it, expected lease"
+	if len(found) != 1 || found[0] != want {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}

@@ -61,7 +61,7 @@ type (
 		Description               template.HTML
 		Parameters                []field
 		Body                      []field
-		Example                   string
+		Examples                  []string
 		Responses                 []response
 	}
 	response struct {
@@ -129,9 +129,11 @@ func (d *document) operation(method, path string, item, op node) operation {
 		Summary:     op.get("summary").text(),
 		Description: markdown(op.get("description").text()),
 	}
+	var parameters []node
 	for _, list := range []node{item.get("parameters"), op.get("parameters")} {
 		for ref := range list.items() {
 			p := d.resolve(ref)
+			parameters = append(parameters, p)
 			o.Parameters = append(o.Parameters, field{
 				Name: p.get("name").text(), In: p.get("in").text(), Required: p.get("required").text() == "true",
 				Type: d.typeOf(p.get("schema")), Description: markdown(p.get("description").text()),
@@ -140,8 +142,8 @@ func (d *document) operation(method, path string, item, op node) operation {
 	}
 	body := d.resolve(op.get("requestBody")).get("content").get("application/json")
 	o.Body = d.fields("", d.resolve(body.get("schema")))
-	if example := body.get("example"); !example.missing() {
-		o.Example = d.curl(method, path, o.Parameters, example)
+	for name, example := range body.get("examples").members() {
+		o.Examples = append(o.Examples, curl(method, path, parameters, name, example.get("value")))
 	}
 	for status, ref := range op.get("responses").members() {
 		o.Responses = append(o.Responses, d.response(status, d.resolve(ref)))
@@ -168,18 +170,37 @@ func (d *document) response(status string, n node) response {
 	return r
 }
 
-// curl returns a command that sends the example.
-func (d *document) curl(method, path string, parameters []field, example node) string {
-	b := &strings.Builder{}
-	path = strings.ReplaceAll(path, "{account_id}", "wallet-81")
-	fmt.Fprintf(b, "curl -X %s http://127.0.0.1:8080%s \\\n  -H 'Content-Type: application/json' \\\n", method, path)
+// curl returns a command that sends the example with the name.
+func curl(method, path string, parameters []node, name string, example node) string {
+	headers := &strings.Builder{}
 	for _, p := range parameters {
-		if p.In == "header" && p.Required {
-			fmt.Fprintf(b, "  -H '%s: order-1047' \\\n", p.Name)
+		value := exampleOf(p, name)
+		switch p.get("in").text() {
+		case "path":
+			path = strings.ReplaceAll(path, "{"+p.get("name").text()+"}", value)
+		case "header":
+			if p.get("required").text() == "true" {
+				fmt.Fprintf(headers, "  -H '%s: %s' \\\n", p.get("name").text(), value)
+			}
 		}
 	}
-	fmt.Fprintf(b, "  -d '%s'", example.json())
-	return b.String()
+	return fmt.Sprintf("curl -X %s http://127.0.0.1:8080%s \\\n  -H 'Content-Type: application/json' \\\n%s  -d '%s'",
+		method, path, headers, example.json())
+}
+
+// exampleOf returns the parameter's example with the name, else its first one.
+func exampleOf(parameter node, name string) string {
+	first := ""
+	for n, example := range parameter.get("examples").members() {
+		value := example.get("value").text()
+		if n == name {
+			return value
+		}
+		if first == "" {
+			first = value
+		}
+	}
+	return first
 }
 
 // fields returns the members of an object schema, those of objects within it
