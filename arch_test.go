@@ -24,7 +24,7 @@ func arrows() map[string][]string {
 		"internal/pgserver":           {},
 		"internal/console":            {},
 		"internal/ledger":             {"internal/postgres"},
-		"internal/lease":              {"internal/postgres"},
+		"internal/lease":              {"internal/ledger", "internal/postgres"},
 		"internal/projection":         {"internal/ledger", "internal/lease", "internal/postgres"},
 		"internal/httpapi":            {".", "internal/ledger"},
 		"internal/httpapi/apidoc":     {},
@@ -32,11 +32,14 @@ func arrows() map[string][]string {
 		"internal/importer":           {"client", "internal/ledger"},
 		"internal/bench":              {"client", "internal/console", "internal/ledger", "internal/postgres", "internal/projection"},
 		"cmd/ledgerd": {
-			"client", "migrations", "internal/console", "internal/httpapi", "internal/importer", "internal/ledger",
+			"client", "migrations", "internal/console", "internal/httpapi", "internal/importer", "internal/lease", "internal/ledger",
 			"internal/pgserver", "internal/postgres", "internal/projection",
 		},
-		"scripts/pgbin": {"internal/pgserver"},
-		"cmd/ledgerlab": {"client", "migrations", "internal/bench", "internal/console", "internal/pgserver"},
+		"scripts/pgbin":       {"internal/pgserver"},
+		"cmd/ledgerlab":       {"client", "migrations", "internal/bench", "internal/console", "internal/pgserver"},
+		"docs/timeline":       {"client"},
+		"examples/settlement": {"client"},
+		"examples/validator":  {},
 		// These serve tests alone: no package of the program may import them.
 		"internal/mutation":        {},
 		"internal/pgtest":          {"internal/pgserver", "internal/postgres", "migrations"},
@@ -49,7 +52,7 @@ func fenced() map[string][]string {
 	return map[string][]string{
 		"github.com/jackc/pgx/v5": {
 			"migrations", "internal/postgres", "internal/pgserver", "internal/pgtest", "internal/ledger", "internal/lease",
-			"internal/projection", "internal/bench", "cmd/ledgerd",
+			"internal/projection", "internal/bench", "cmd/ledgerd", "examples/validator",
 		},
 		"database/sql": {"migrations"},
 		"net/http": {

@@ -118,9 +118,12 @@ func (c *Client) UpdateAccount(ctx context.Context, id string, ch Change, option
 	if w.key != "" {
 		return Account{}, fmt.Errorf("%s: a change of an account has no idempotency key", cl.action)
 	}
+	w.under(ctx, id)
 	w.setHeader(cl.header)
 	var a Account
-	_, err = c.do(ctx, cl, &a)
+	if _, err = c.do(ctx, cl, &a); err != nil {
+		w.refused(err)
+	}
 	return a, err
 }
 

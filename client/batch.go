@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 	"unicode/utf8"
 )
@@ -37,6 +38,28 @@ type Item struct {
 	FencingToken   int64 `json:"fencing_token,omitempty"`
 	ToFencingToken int64 `json:"to_fencing_token,omitempty"`
 	IfMatch        int64 `json:"if_match,omitempty"`
+}
+
+// under returns the item with the tokens of the leases that ctx works under.
+func (it Item) under(ctx context.Context) Item {
+	first := it.AccountID
+	switch {
+	case it.From != "":
+		first = it.From
+	case len(it.Legs) > 0:
+		first = it.Legs[0].AccountID
+		it.Legs = slices.Clone(it.Legs)
+		for i := range it.Legs {
+			if leg := &it.Legs[i]; leg.AccountID != first {
+				leg.FencingToken = tokenOn(ctx, leg.AccountID, leg.FencingToken)
+			}
+		}
+	}
+	it.FencingToken = tokenOn(ctx, first, it.FencingToken)
+	if it.To != "" {
+		it.ToFencingToken = tokenOn(ctx, it.To, it.ToFencingToken)
+	}
+	return it
 }
 
 // CreditItem is what Client.Credit does, as an item.
@@ -167,7 +190,8 @@ func (c *Client) Batch(ctx context.Context, items []Item) ([]Result, error) {
 	var body bytes.Buffer
 	body.WriteString(`{"items":[`)
 	for i := range items {
-		b, err := items[i].encode()
+		it := items[i].under(ctx)
+		b, err := it.encode()
 		if err != nil {
 			return nil, fmt.Errorf("batch: item %d: %w", i, err)
 		}

@@ -28,4 +28,11 @@
 // A definitive refusal (insufficient_funds …) is a *Problem with Recorded true.
 // The service keeps it under the key for ever; to try again after a top-up use
 // another key.
+//
+// # Leases
+//
+// WithLease runs work that takes longer than one request, such as a settlement,
+// as the only owner of an account. Its context ends with the lease, and every
+// write under it carries the lease's token: whatever stops the process, the
+// account refuses what comes too late.
 package client

@@ -56,6 +56,19 @@ func FencingToken(token int64) WriteOption { return func(w *write) { w.token = t
 type write struct {
 	key            string
 	ifMatch, token int64
+	lease          *HeldLease // under which it happens, or nil
+}
+
+// under takes over the token of the lease of the account that ctx works under,
+// unless the caller gave one.
+func (w *write) under(ctx context.Context, accountID string) {
+	w.lease, w.token = leaseOn(ctx, accountID), tokenOn(ctx, accountID, w.token)
+}
+
+func (w *write) refused(err error) {
+	if w.lease != nil {
+		w.lease.refused(err)
+	}
 }
 
 func writeOptions(options []WriteOption) write {
@@ -75,6 +88,9 @@ func (w *write) setHeader(h http.Header) {
 	}
 	if w.token != 0 {
 		h.Set("Fencing-Token", strconv.FormatInt(w.token, 10))
+	}
+	if w.lease != nil {
+		h.Set("User-Agent", "ledgerd-client lease-holder="+w.lease.Holder) // for the list of refused writes
 	}
 }
 
@@ -111,6 +127,7 @@ func (c *Client) apply(ctx context.Context, verb, resource, accountID string, op
 		return Receipt{}, err
 	}
 	w := writeOptions(options)
+	w.under(ctx, accountID)
 	if w.key == "" {
 		id, err := uuid.NewV7()
 		if err != nil {
@@ -123,6 +140,7 @@ func (c *Client) apply(ctx context.Context, verb, resource, accountID string, op
 	var r Receipt
 	ans, err := c.do(ctx, cl, &r)
 	if err != nil {
+		w.refused(err)
 		return Receipt{}, err
 	}
 	r.Replayed = ans.header.Get("Idempotency-Replayed") == "true"

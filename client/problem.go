@@ -39,6 +39,8 @@ const (
 	CodeFencingExternal      Code = "fencing_external"
 	CodeLeaseHeld            Code = "lease_held"
 	CodeFencingTokenRequired Code = "fencing_token_required"
+	CodeLeaseLost            Code = "lease_lost"
+	CodeLeaseNotFound        Code = "lease_not_found"
 	CodeSeqMismatch          Code = "seq_mismatch"
 	CodeRequestTooLarge      Code = "request_too_large"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
@@ -102,6 +104,12 @@ type Problem struct {
 	// PresentedToken and CurrentToken are set for a refused fencing token.
 	PresentedToken int64 `json:"presented_token"`
 	CurrentToken   int64 `json:"current_token"`
+	// Reason ("held" or "lock_delay"), Holder and RetryAfterMs are set for
+	// lease_held: why, whose term it is, and when it becomes free if that holder
+	// does nothing more.
+	Reason       string `json:"reason"`
+	Holder       string `json:"holder"`
+	RetryAfterMs int64  `json:"retry_after_ms"`
 	// Replayed is true when a recorded decline was there before this call.
 	Replayed bool `json:"-"`
 }

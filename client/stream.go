@@ -103,6 +103,7 @@ func (s *stream) fill(ctx context.Context, items <-chan Item) {
 		var line []byte
 		var err error
 		if more {
+			it = it.under(ctx)
 			if line, err = it.encode(); err != nil {
 				err = fmt.Errorf("stream: item with key %q: %w", it.Key, err)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -68,7 +69,8 @@ func (c *Client) Transfer(ctx context.Context, t Transfer, options ...WriteOptio
 		return TransactionReceipt{}, fmt.Errorf("transfer: %w", err)
 	}
 	t.EffectiveAt = t.EffectiveAt.Truncate(time.Microsecond)
-	return c.applyLegs(ctx, "transfer from "+t.From+" to "+t.To, "/v1/transfers", t, options)
+	t.ToFencingToken = tokenOn(ctx, t.To, t.ToFencingToken)
+	return c.applyLegs(ctx, "transfer from "+t.From+" to "+t.To, "/v1/transfers", t.From, t, options)
 }
 
 // Transact carries out a transaction: all its legs or none. The key belongs to
@@ -79,15 +81,25 @@ func (c *Client) Transact(ctx context.Context, t NewTransaction, options ...Writ
 		return TransactionReceipt{}, fmt.Errorf("transact: %w", err)
 	}
 	t.EffectiveAt = t.EffectiveAt.Truncate(time.Microsecond)
-	return c.applyLegs(ctx, fmt.Sprintf("transact %d legs", len(t.Legs)), "/v1/transactions", t, options)
+	first := ""
+	t.Legs = slices.Clone(t.Legs)
+	for i := range t.Legs {
+		if leg := &t.Legs[i]; i == 0 {
+			first = leg.AccountID // the header speaks for it
+		} else if leg.AccountID != first {
+			leg.FencingToken = tokenOn(ctx, leg.AccountID, leg.FencingToken)
+		}
+	}
+	return c.applyLegs(ctx, fmt.Sprintf("transact %d legs", len(t.Legs)), "/v1/transactions", first, t, options)
 }
 
-func (c *Client) applyLegs(ctx context.Context, action, path string, body any, options []WriteOption) (TransactionReceipt, error) {
+func (c *Client) applyLegs(ctx context.Context, action, path, first string, body any, options []WriteOption) (TransactionReceipt, error) {
 	cl := &call{action: action, method: http.MethodPost, path: path, header: http.Header{}, write: true}
 	if err := cl.setBody(body); err != nil {
 		return TransactionReceipt{}, err
 	}
 	w := writeOptions(options)
+	w.under(ctx, first)
 	if w.key == "" {
 		id, err := uuid.NewV7()
 		if err != nil {
@@ -100,6 +112,7 @@ func (c *Client) applyLegs(ctx context.Context, action, path string, body any, o
 	var r TransactionReceipt
 	ans, err := c.do(ctx, cl, &r)
 	if err != nil {
+		w.refused(err)
 		return TransactionReceipt{}, err
 	}
 	r.Replayed = ans.header.Get("Idempotency-Replayed") == "true"

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ledgerd/ledgerd/internal/httpapi"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/postgres"
 	"github.com/ledgerd/ledgerd/internal/projection"
@@ -31,6 +32,8 @@ type service struct {
 	registry *prometheus.Registry
 
 	checks, reads, shards *pgxpool.Pool // of the gate, of HTTP reads, of the projection
+	leasing               *pgxpool.Pool // of the leases of workers, and of the list of rejections
+	rejections            *lease.RejectionLog
 	gate                  *gate
 	projector             *projection.Projector
 	verifications         *verifications
@@ -55,6 +58,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 // newService puts the parts together. Nothing is connected yet.
 func newService(cfg Config, log *slog.Logger) (*service, error) {
 	s := &service{cfg: cfg, log: log, registry: newRegistry(), opened: make(chan struct{})}
+	s.gate = &gate{log: log, open: s.open}
 	if err := s.openPools(); err != nil {
 		s.closePools()
 		return nil, exit(exitUsage, err)
@@ -73,16 +77,23 @@ func newService(cfg Config, log *slog.Logger) (*service, error) {
 	s.verifications = newVerifications(func() (*pgxpool.Pool, error) {
 		return postgres.Open(s.postgresConfig("verify", verifyConns))
 	}, log)
-	s.gate = &gate{pool: s.checks, log: log, open: s.open}
+	s.gate.pool = s.checks
 	s.registry.MustRegister(newPoolCollector(map[string]func() *pgxpool.Stat{
-		"checks": s.checks.Stat, "reads": s.reads.Stat, "projection": s.shards.Stat, "writer": s.gate.writerPool,
+		"checks": s.checks.Stat, "reads": s.reads.Stat, "projection": s.shards.Stat, "leases": s.leasing.Stat,
+		"writer": s.gate.writerPool,
 	}))
 	reader := reads{ledger.NewReader(s.reads)}
+	s.rejections = lease.NewRejectionLog(s.leasing, s.registry, log)
+	grants := lease.NewGrants(s.leasing)
+	named := namedLeases{grants, s.gate}
 	handler, err := httpapi.New(httpapi.Config{
 		Writer: s.gate, Health: s.gate,
 		Accounts: reader, Balances: reader, Entries: reader, Reports: reader,
 		Projection: projectionStatus{s.projector}, Rebuilds: rebuilds{s.projector},
 		Verifications: s.verifications,
+		AccountLeases: accountLeases{lease.NewAccounts(grants, ledgerForLeases{reader, s.gate})},
+		NamedLeases:   named, LeaseAdmin: named,
+		Fencing:       fencingLog{s.rejections},
 		Unavailable:   unavailable,
 		ItemsInFlight: max(1, cfg.QueueMax/2),
 		Registry:      s.registry, Timeout: cfg.RequestTimeout, Logger: log,
@@ -122,12 +133,18 @@ func (s *service) openPools() (err error) {
 	if s.reads, err = postgres.Open(reads); err != nil {
 		return err
 	}
+	leasing := s.postgresConfig("leases", leaseConns)
+	leasing.LockTimeout, leasing.StatementTimeout = leaseLockTimeout, s.cfg.RequestTimeout
+	leasing.OnConnect = s.gate.checkLife
+	if s.leasing, err = postgres.Open(leasing); err != nil {
+		return err
+	}
 	s.shards, err = projectionPool(s.postgresConfig("projection", 0), s.cfg.LeaseTTL)
 	return err
 }
 
 func (s *service) closePools() {
-	for _, p := range []*pgxpool.Pool{s.checks, s.reads, s.shards} {
+	for _, p := range []*pgxpool.Pool{s.checks, s.reads, s.shards, s.leasing} {
 		if p != nil {
 			p.Close()
 		}
@@ -175,6 +192,11 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 		defer close(projected)
 		s.project(projecting)
 	}()
+	listed := make(chan struct{})
+	go func() {
+		defer close(listed)
+		s.rejections.Run(projecting)
+	}()
 	group.Go(func() error { return s.gate.watch(failed) })
 	group.Go(func() error {
 		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -190,6 +212,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	s.verifications.close()
 	stopProjection()
 	<-projected // it has released its leases
+	<-listed
 	s.log.Info("stopped")
 	return err
 }

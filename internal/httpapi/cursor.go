@@ -35,10 +35,18 @@ type entriesCursor struct {
 	filter    ledger.EntryFilter
 }
 
+// rejectionsCursor is the place before one rejection in their list.
+type rejectionsCursor struct {
+	before  int64
+	account ledger.AccountID // "" = any
+}
+
 const (
-	cursorVersion  = 1
-	cursorAccounts = 'a'
-	cursorEntries  = 'e'
+	cursorVersion    = 1
+	cursorAccounts   = 'a'
+	cursorEntries    = 'e'
+	cursorLeases     = 'l'
+	cursorRejections = 'r'
 	// cursorBytesMax bounds what is decoded; the longest real cursor, with a
 	// counterparty and a metadata key of four-byte characters, is shorter than
 	// 2,100 bytes.
@@ -177,6 +185,52 @@ func appendInstant(b []byte, t time.Time) []byte {
 
 func appendLongField(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+// leasesCursor returns the place after a name in the list of named leases.
+func leasesCursor(after string) string {
+	return sealCursor(appendField([]byte{cursorVersion, cursorLeases}, after))
+}
+
+func parseLeasesCursor(s string) (string, error) {
+	b, err := openCursor(s, cursorLeases)
+	if err != nil {
+		return "", err
+	}
+	name, b, err := cutField(b)
+	if err != nil || len(b) != 0 {
+		return "", errCursor
+	}
+	if _, err := ledger.ParseAccountID(name); err != nil {
+		return "", errCursor
+	}
+	return name, nil
+}
+
+func (c rejectionsCursor) String() string {
+	b := appendField([]byte{cursorVersion, cursorRejections}, string(c.account))
+	return sealCursor(binary.BigEndian.AppendUint64(b, uint64(c.before)))
+}
+
+func parseRejectionsCursor(s string) (rejectionsCursor, error) {
+	b, err := openCursor(s, cursorRejections)
+	if err != nil {
+		return rejectionsCursor{}, err
+	}
+	id, b, err := cutField(b)
+	if err != nil || len(b) != 8 {
+		return rejectionsCursor{}, errCursor
+	}
+	c := rejectionsCursor{account: ledger.AccountID(id), before: int64(binary.BigEndian.Uint64(b))}
+	if id != "" {
+		if _, err := ledger.ParseAccountID(id); err != nil {
+			return rejectionsCursor{}, errCursor
+		}
+	}
+	if c.before < 1 {
+		return rejectionsCursor{}, errCursor
+	}
+	return c, nil
 }
 
 func appendField(b []byte, s string) []byte {

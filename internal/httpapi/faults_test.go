@@ -159,7 +159,7 @@ func TestLogAndMetrics(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{})
-	if err == nil || !strings.Contains(err.Error(), "Writer, Accounts, Balances, Entries, Reports, Projection, Rebuilds, Verifications, Health, Unavailable, Registry") {
+	if err == nil || !strings.Contains(err.Error(), "Writer, Accounts, Balances, Entries, Reports, Projection, Rebuilds, AccountLeases, NamedLeases, LeaseAdmin, Fencing, Verifications, Health, Unavailable, Registry") {
 		t.Errorf("%v", err)
 	}
 }

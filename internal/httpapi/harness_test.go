@@ -60,7 +60,9 @@ func newService(t testing.TB) *service {
 // configOf returns a configuration in which only what the ledger does is
 // missing.
 func configOf(j *jobs) Config {
+	d := newDesk()
 	return Config{
+		AccountLeases: d, NamedLeases: d, LeaseAdmin: d, Fencing: d,
 		Reports:    (*ledger.Reader)(nil), // only tests of reports read them
 		Projection: j, Rebuilds: j, Verifications: j, Health: j,
 		Unavailable: func(error) bool { return false },

@@ -34,6 +34,9 @@ type exchange struct {
 	write bool
 	// base is the context of the request without the deadline of the service.
 	base context.Context
+	// request and pattern are for the list of refused writes.
+	request *http.Request
+	pattern string
 	// values are the values of the headers set by set; they live here so that
 	// a header costs no allocation.
 	values [6]string
@@ -96,6 +99,9 @@ func (x *exchange) sendProblem(p *problem) {
 	if k.retryAfter > 0 {
 		x.Header().Set("Retry-After", strconv.Itoa(k.retryAfter))
 	}
+	if p.retryAfter > 0 {
+		x.Header().Set("Retry-After", strconv.FormatInt(int64((p.retryAfter+time.Second-1)/time.Second), 10))
+	}
 	if p.location != "" {
 		x.Header().Set("Location", p.location)
 	}
@@ -122,7 +128,7 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		begun := time.Now()
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
-		x := &exchange{ResponseWriter: w, id: s.requestID(r), base: r.Context(), write: write, pooled: s.buffers.Get().(*[]byte)}
+		x := &exchange{ResponseWriter: w, id: s.requestID(r), base: r.Context(), request: r, pattern: pattern, write: write, pooled: s.buffers.Get().(*[]byte)}
 		x.buf = (*x.pooled)[:0]
 		x.set("X-Request-Id", x.id)
 		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
@@ -136,6 +142,7 @@ func (s *server) endpoint(method, pattern string, write bool, h handler) http.Ha
 		if err := s.call(h, x, r.WithContext(ctx)); err != nil {
 			p = s.asProblem(err)
 			x.sendProblem(p)
+			s.noteRejection(x, p)
 			s.metrics.refusals.WithLabelValues(string(p.code)).Inc()
 		}
 		if cap(x.buf) <= pooledBytesMax {
@@ -236,7 +243,7 @@ func (s *server) methodNotAllowed(_ *exchange, r *http.Request) error {
 		path = r.URL.Path
 	}
 	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		if s.mux.Match(chi.NewRouteContext(), m, path) {
 			allow = append(allow, m)
 		}

@@ -302,6 +302,7 @@ func appendResultHead(b []byte, status int, op *ledger.Operation, replayed bool)
 // note counts a refused item, and logs the first faults of the service.
 func (p *pipeline) note(refused *problem, k kind) {
 	p.s.metrics.refusals.WithLabelValues(string(refused.code)).Inc()
+	p.s.noteRejection(p.x, refused)
 	if k.status < http.StatusInternalServerError || p.ctx.Err() != nil { // not when the client has left
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
@@ -25,6 +26,8 @@ const (
 	codeRequestTooLarge      ledger.Code = "request_too_large"
 	codeUnsupportedMediaType ledger.Code = "unsupported_media_type"
 	codeProjectionBehind     ledger.Code = "projection_behind"
+	codeLeaseLost            ledger.Code = "lease_lost"
+	codeLeaseNotFound        ledger.Code = "lease_not_found"
 )
 
 // kind is what all problems with one code have in common.
@@ -58,6 +61,8 @@ func kindOf(code ledger.Code) (k kind, ok bool) {
 		return kind{http.StatusNotFound, "There is no such rebuild", 0}, true
 	case codeVerificationNotFound:
 		return kind{http.StatusNotFound, "There is no such verification", 0}, true
+	case codeLeaseNotFound:
+		return kind{http.StatusNotFound, "There is no such lease", 0}, true
 	case codeMethodNotAllowed:
 		return kind{http.StatusMethodNotAllowed, "The path has no such method", 0}, true
 	case ledger.CodeAccountExists:
@@ -74,6 +79,8 @@ func kindOf(code ledger.Code) (k kind, ok bool) {
 		return kind{http.StatusConflict, "The tokens of the account come from elsewhere", 0}, true
 	case ledger.CodeLeaseHeld:
 		return kind{http.StatusConflict, "Somebody else holds the lease", 0}, true
+	case codeLeaseLost:
+		return kind{http.StatusConflict, "The lease is over", 0}, true
 	case ledger.CodeSeqMismatch:
 		return kind{http.StatusPreconditionFailed, "The account has changed", 0}, true
 	case codeRequestTooLarge:
@@ -131,7 +138,13 @@ type problem struct {
 	// presented and current are tokens with a refused token, and current is
 	// the seq with seq_mismatch.
 	presented, current int64
-	checks             []Check
+	// fenced is the account whose fence refused a token.
+	fenced ledger.AccountID
+	// reason, holder and retryAfter say with lease_held why the name is not
+	// free, whose term it is, and when it becomes free.
+	reason, holder string
+	retryAfter     time.Duration
+	checks         []Check
 	// allow is the Allow header of method_not_allowed.
 	allow string
 	// cause is logged and never shown.
@@ -182,12 +195,16 @@ func (s *server) asProblem(err error) *problem {
 	if errors.As(err, &p) {
 		return p
 	}
+	var lease *LeaseRefusal
+	if errors.As(err, &lease) {
+		return lease.asProblem()
+	}
 	var refusal *ledger.Refusal
 	if errors.As(err, &refusal) {
 		if _, known := kindOf(refusal.Code); known {
 			return &problem{
 				code: refusal.Code, detail: refusal.Detail, applied: refusal.Applied,
-				presented: refusal.Presented, current: refusal.Current, cause: refusal.Err,
+				presented: refusal.Presented, current: refusal.Current, fenced: refusal.AccountID, cause: refusal.Err,
 			}
 		}
 	}
@@ -255,6 +272,14 @@ func (p *problem) appendExtensions(b []byte) []byte {
 		b = strconv.AppendInt(b, p.presented, 10)
 		b = append(b, `,"current_token":`...)
 		b = strconv.AppendInt(b, p.current, 10)
+	}
+	if p.code == ledger.CodeLeaseHeld {
+		b = append(b, `,"reason":`...)
+		b = appendString(b, p.reason)
+		b = append(b, `,"holder":`...)
+		b = appendString(b, p.holder)
+		b = append(b, `,"retry_after_ms":`...)
+		b = strconv.AppendInt(b, p.retryAfter.Milliseconds(), 10)
 	}
 	if p.checks != nil {
 		b = append(b, `,"checks":`...)

@@ -39,6 +39,10 @@ type Config struct {
 	Projection    ProjectionStatus
 	Rebuilds      Rebuilds
 	Verifications Verifications
+	AccountLeases Leases
+	NamedLeases   Leases
+	LeaseAdmin    LeaseAdmin
+	Fencing       FencingLog
 	Health        Health
 	// Unavailable says whether an error that one of the above returned means
 	// that the database is away for now: it is answered with 503, other errors
@@ -69,6 +73,10 @@ type server struct {
 	projection    ProjectionStatus
 	rebuilds      Rebuilds
 	verifications Verifications
+	leases        Leases // of accounts
+	named         Leases
+	leaseAdmin    LeaseAdmin
+	fencing       FencingLog
 	health        Health
 	unavailable   func(error) bool
 	exposition    http.Handler
@@ -103,6 +111,7 @@ func New(cfg Config) (http.Handler, error) {
 	s := &server{
 		writer: cfg.Writer, accounts: cfg.Accounts, balances: cfg.Balances, entries: cfg.Entries, reports: cfg.Reports,
 		projection: cfg.Projection, rebuilds: cfg.Rebuilds, verifications: cfg.Verifications, health: cfg.Health,
+		leases: cfg.AccountLeases, named: cfg.NamedLeases, leaseAdmin: cfg.LeaseAdmin, fencing: cfg.Fencing,
 		unavailable: cfg.Unavailable,
 		exposition:  promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true, DisableCompression: true}),
 		metrics:     m,
@@ -130,6 +139,8 @@ func (c *Config) validate() error {
 	}{
 		{"Writer", c.Writer == nil}, {"Accounts", c.Accounts == nil}, {"Balances", c.Balances == nil},
 		{"Entries", c.Entries == nil}, {"Reports", c.Reports == nil}, {"Projection", c.Projection == nil}, {"Rebuilds", c.Rebuilds == nil},
+		{"AccountLeases", c.AccountLeases == nil}, {"NamedLeases", c.NamedLeases == nil},
+		{"LeaseAdmin", c.LeaseAdmin == nil}, {"Fencing", c.Fencing == nil},
 		{"Verifications", c.Verifications == nil}, {"Health", c.Health == nil}, {"Unavailable", c.Unavailable == nil}, {"Registry", c.Registry == nil},
 	} {
 		if f.absent {
@@ -162,6 +173,12 @@ func (s *server) routes() {
 	s.write("POST", "/v1/transactions", s.applyTransaction)
 	s.write("POST", "/v1/batches", s.applyBatch)
 	s.read("GET", "/v1/transactions/{transaction_id}", s.getTransaction)
+	s.leaseRoutes("/v1/accounts/{account_id}/lease", accountOf, s.leases)
+	s.read("GET", "/v1/leases", s.listLeases)
+	s.leaseRoutes("/v1/leases/{name}", leaseName, s.named)
+	s.write("POST", "/v1/leases/{name}/force-release", s.forceRelease)
+	s.read("POST", "/v1/sequencers/check", s.checkSequencer)
+	s.read("GET", "/v1/fencing/rejections", s.listFencingRejections)
 	s.read("GET", "/v1/reports/trial-balance", s.getTrialBalance)
 	s.read("GET", "/v1/projections/balances", s.getProjection)
 	s.read("POST", "/v1/projections/balances/rebuild", s.startRebuild)

@@ -18,6 +18,15 @@
 //   - A holder trusts its lease from the moment before the request went out, on
 //     its own monotonic clock, minus a margin; work runs under a context that
 //     ends with it (TestHolderStopsByItsOwnClock).
+//   - The lease of an account is answered only when the account's chain refuses
+//     every older token (TestAccountLeasesAgreeWithTheModel; end to end
+//     TestOlderTokenIsRefusedFromTheAcquisitionOn).
+//   - Leases of workers are linearizable, also over connections that break
+//     (TestHistoriesAreLinearizable, TestRenewalWithoutTheTermIsFound).
+//   - A database that may have lost rows hands out nothing to workers (end to
+//     end TestTokensAfterARestoredDump).
+//   - Listing refused writes slows and fails nothing
+//     (TestRejectionsAreNeverWaitedFor).
 //   - Live processes share the names out evenly, and the names of a dead one
 //     are taken within TTL + RenewEvery (TestNamesAreSharedOut,
 //     TestNamesOfTheDeadAreTaken).

@@ -59,7 +59,7 @@ func decideToken(head *Head, kind Kind, token Token) (Token, *Refusal) {
 	default:
 		r = refuse(CodeTokenFromTheFuture, "Token %d was never handed out for %s: its newest is %d.", token, id, fence)
 	}
-	r.Presented, r.Current = int64(token), int64(fence)
+	r.Presented, r.Current, r.AccountID = int64(token), int64(fence), id
 	return 0, r
 }
 

@@ -60,6 +60,8 @@ type Refusal struct {
 	// token_from_the_future (tokens) and for seq_mismatch (seqs).
 	Presented int64
 	Current   int64
+	// AccountID is set with a refused token: the account whose fence it is.
+	AccountID AccountID
 	// Err is the cause, for the log; it is not shown to a client.
 	Err error
 }

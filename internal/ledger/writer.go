@@ -215,6 +215,16 @@ func (w *Writer) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Allowed returns the refusal that every write would get by the last look at the
+// database, nil when there is none. It does not look: Ready does, and so does
+// every new connection of the writer.
+func (w *Writer) Allowed() error {
+	if st := w.guard.current(); st != nil && st.refusal != nil {
+		return st.refusal
+	}
+	return nil
+}
+
 // checkLife judges the server over a connection of the pool.
 func (w *Writer) checkLife(ctx context.Context) (*guardState, error) {
 	conn, err := w.pool.Acquire(ctx)
