@@ -34,8 +34,8 @@ type Config struct {
 	// ALTER ROLE … SET role = ledgerd_service.
 	DatabaseRole string `name:"database-role" env:"LEDGERD_DATABASE_ROLE" default:"ledgerd_service" help:"Role of the sessions; empty behind a pooler."`
 
-	// The most connections for reads, 1 to 1000. Writes, the projection and the
-	// checks have their own few, so a service opens at most 12 more than this,
+	// The most connections for reads, 1 to 1000. Writes, the projection, leases and
+	// checks have their own few, so a service opens at most 21 more than this,
 	// and 3 besides while a verification runs that was asked for over HTTP.
 	DatabasePool int `name:"database-pool" env:"LEDGERD_DATABASE_POOL" default:"8" help:"Most connections for reads."`
 

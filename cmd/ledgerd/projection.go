@@ -16,7 +16,7 @@ import (
 )
 
 // projectionConns is how many connections the projection needs at most.
-const projectionConns = 5
+const projectionConns = 6
 
 // projectionPool opens the connections of a projector, the way projection.New
 // wants them, whoever runs it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -92,7 +93,11 @@ func (s *stack) startDatabase(ctx context.Context, cfg stackConfig) error {
 		}
 		dir = filepath.Join(dir, "data")
 	}
-	server, err := pgserver.Start(ctx, pgserver.Config{DataDir: dir, Settings: cfg.Settings})
+	// PostgreSQL's own default is for machines of long ago; whoever runs a ledger
+	// sets this first.
+	settings := map[string]string{"shared_buffers": "1GB"}
+	maps.Copy(settings, cfg.Settings)
+	server, err := pgserver.Start(ctx, pgserver.Config{DataDir: dir, Settings: settings})
 	if err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}

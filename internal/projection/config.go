@@ -34,7 +34,7 @@ type Config struct {
 	SweepEvery time.Duration
 	// StatementTimeout bounds each statement; default 10 s.
 	StatementTimeout time.Duration
-	// RebuildParallel is how many shards are rebuilt at once; default 2.
+	// RebuildParallel is how many shards are rebuilt at once; default 3.
 	RebuildParallel int
 	// Registerer gets the metrics; default none.
 	Registerer prometheus.Registerer
@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 	set(&c.GatherEntries, 100)
 	set(&c.SweepEvery, time.Minute)
 	set(&c.StatementTimeout, 10*time.Second)
-	set(&c.RebuildParallel, 2)
+	set(&c.RebuildParallel, 3)
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}
