@@ -94,7 +94,7 @@ func (s *stream) wake() {
 func (s *stream) fill(ctx context.Context, items <-chan Item) {
 	for {
 		var it Item
-		more := true
+		var more bool
 		select {
 		case it, more = <-items:
 		case <-ctx.Done():

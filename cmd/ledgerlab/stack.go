@@ -170,7 +170,7 @@ func (s *stack) ready(ctx context.Context) error {
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("the service ended before it was ready: %v\n%s", s.service.err, s.logTail())
+			return fmt.Errorf("the service ended before it was ready: %w\n%s", s.service.err, s.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("the service did not become ready in %s: %w\n%s", readyLimit, err, s.logTail())
 		case <-time.After(20 * time.Millisecond):

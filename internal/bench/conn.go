@@ -3,6 +3,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +87,9 @@ func places(b []byte, text string, skip int) (all [][]byte) {
 }
 
 func (c *httpConn) dial() error {
-	nc, err := net.DialTimeout("tcp", c.address, 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	nc, err := new(net.Dialer).DialContext(ctx, "tcp", c.address)
 	if err != nil {
 		return err
 	}

@@ -130,7 +130,7 @@ func TestReceiptEqualsGenericEncoding(t *testing.T) {
 		e := ledger.Entry{
 			AccountID: "wallet:1.A_b-c", Seq: ledger.Seq(rapid.Int64Range(1, int64(ledger.MaxAmount)).Draw(t, "seq")), Kind: kind,
 			Amount: ledger.Amount(rapid.Int64Range(0, int64(ledger.MaxAmount)).Draw(t, "amount")), After: drawState(t),
-			TransactionID: uuid.UUID([]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "transaction"))),
+			TransactionID: uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "transaction")),
 			Key:           rapid.StringMatching(`[!-~]{0,20}`).Draw(t, "key"),
 			Counterparty:  rapid.String().Draw(t, "counterparty"), Reason: rapid.String().Draw(t, "reason"),
 			EffectiveAt: drawTime(t, "effective_at"), PostedAt: drawTime(t, "posted_at"),

@@ -125,7 +125,7 @@ func (p *pipeline) feed() (err error) {
 	}()
 	for {
 		raw, err := p.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		it := started{weight: 1}

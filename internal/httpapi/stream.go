@@ -72,12 +72,12 @@ func (s *streamBody) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
 	select {
 	case <-s.stopping:
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return n, errStopping
 		}
 	default:
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("read the stream: %w", err)
 	}
 	return n, err
@@ -152,7 +152,7 @@ func (l *lineReader) line() ([]byte, error) {
 
 // whole accepts a last line that has no line feed.
 func whole(line []byte, err error) ([]byte, error) {
-	if err == io.EOF && len(line) > 0 {
+	if errors.Is(err, io.EOF) && len(line) > 0 {
 		err = nil
 	}
 	return line, err

@@ -87,7 +87,7 @@ func check(r io.Reader, opening *client.Opening) (rows int64, err error) {
 	var noCurrency, firstWithout int // rows without one, and the line of the first
 	for {
 		rw, err := rd.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		var bad *badRow
@@ -147,7 +147,7 @@ func newReader(r io.Reader) (*reader, error) {
 	c := csv.NewReader(br)
 	c.ReuseRecord = true
 	head, err := c.Read()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil, errors.New("the file is empty")
 	}
 	if err != nil {

@@ -171,7 +171,7 @@ func (im *importer) read(ctx context.Context, file io.Reader) error {
 	}
 	for {
 		rw, err := rd.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			im.schedule.finish()
 			return nil
 		}
