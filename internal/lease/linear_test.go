@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,18 +132,21 @@ func (c *cutter) dial(ctx context.Context, network, address string) (net.Conn, e
 type cutConn struct {
 	net.Conn
 	cutter *cutter
-	sent   bool // the start of the connection is spared
+	sent   atomic.Bool // the start of the connection is spared
 }
 
 func (c *cutConn) Read(b []byte) (int, error) {
-	if c.sent && c.cutter.cut() {
+	if c.sent.Load() && c.cutter.cut() {
 		_ = c.Conn.Close()
 	}
 	return c.Conn.Read(b)
 }
 
 func (c *cutConn) Write(b []byte) (int, error) {
-	if c.sent = c.sent || strings.Contains(string(b), "leases"); c.sent && c.cutter.cut() {
+	if strings.Contains(string(b), "leases") {
+		c.sent.Store(true)
+	}
+	if c.sent.Load() && c.cutter.cut() {
 		_ = c.Conn.Close()
 	}
 	return c.Conn.Write(b)
