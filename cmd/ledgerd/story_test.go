@@ -248,12 +248,12 @@ func TestSilentNetworkEndsTheWork(t *testing.T) {
 	n := serve(t, newBooks(t))
 	n.open("a")
 	p := newHoldProxy(t, n.url)
-	c, err := client.New(p.url, client.WithAttemptTimeout(200*time.Millisecond), client.WithRetryFor(0))
+	c, err := client.New(p.url, client.WithAttemptTimeout(1500*time.Millisecond), client.WithRetryFor(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	const ttl = 800 * time.Millisecond
+	const ttl = 6 * time.Second
 	var jeopardies atomic.Int64
 	var ended time.Duration
 	sent := time.Now()
