@@ -231,7 +231,7 @@ func TestRequestThatIsHeldBackIsRefused(t *testing.T) {
 		p.hole.Store(false)
 		close(p.letGo)
 		return <-answered
-	}, client.LeaseTTL(500*time.Millisecond))
+	}, client.LeaseTTL(3*time.Second))
 	var problem *client.Problem
 	if !errors.As(err, &problem) || problem.Code != client.CodeStaleFencingToken || problem.PresentedToken != 1 || problem.CurrentToken != heir.Token {
 		t.Errorf("the late write: %v, want stale_fencing_token", err)
